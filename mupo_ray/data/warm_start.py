@@ -1,0 +1,309 @@
+"""A short supervised start that makes the tiny model broad and shallow.
+
+Three stages, plain torch:
+
+    see      the vision tower alone: each image token must name its cell and its number through the
+             word embeddings, so that pictures arrive in the language model's own vocabulary
+    reason   the language model on careful texts of all four strategies; the tower is frozen and its
+             features are computed once
+    broaden  the same with half of the texts hasty
+
+Every strategy is executed faithfully whether or not it is valid in the puzzle, so the result knows
+every way to reason and not which one to trust: that is left to reinforcement learning.
+
+Letters: M = puzzles, B = puzzles of a step, P = prompt tokens, L = tokens of a packed row.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import Qwen2_5_VLForConditionalGeneration
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
+
+from mupo_ray.data.puzzle_text import MAX_RESPONSE_TOKENS, sample_response
+from mupo_ray.data.puzzles import (
+    CELL_PIXELS,
+    CELLS,
+    PROMPT,
+    Puzzle,
+    Strategy,
+    render,
+    sample_puzzle,
+)
+from mupo_ray.data.tiny_model import (
+    END_TOKEN,
+    IMAGE_TOKEN,
+    PIXEL_MEAN,
+    PIXEL_STD,
+    build_model,
+    vocabulary,
+)
+
+logger = logging.getLogger(__name__)
+
+_IGNORE = -100
+_PATCH = CELL_PIXELS // 2
+_IMAGE_TOKENS = 9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WarmStartConfig:
+    """Sizes and rates of the three stages."""
+
+    seed: int = 0
+    tie: bool = True
+    """Whether the output layer shares the word embeddings."""
+    num_puzzles: int = 4096
+    """Puzzles and pictures drawn once and visited again and again."""
+    see_steps: int = 300
+    see_batch: int = 64
+    see_lr: float = 3e-3
+    reason_steps: int = 300
+    reason_lr: float = 2.5e-3
+    broaden_steps: int = 120
+    broaden_lr: float = 1.5e-3
+    batch: int = 32
+    """Puzzles a step of the language stages; each carries one text a strategy."""
+    careful_frac: float = 0.5
+    """Share of careful texts in the last stage."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageReport:
+    """What one stage cost and reached."""
+
+    name: str
+    steps: int
+    cpu_s: float
+    loss: float
+    """Mean loss of the last tenth of its steps."""
+
+
+def warm_start(
+    config: WarmStartConfig, *, exclude: Collection[tuple[int, ...]] = ()
+) -> tuple[Qwen2_5_VLForConditionalGeneration, list[StageReport]]:
+    """Train a model from random weights.
+
+    Args:
+        config: sizes and rates; equal configs give equal weights on the same machine.
+        exclude: boards that must not be trained on, such as those of an evaluation set.
+
+    Returns:
+        The float32 model in evaluation mode, and one report a stage.
+    """
+    model = build_model(config.seed, tie=config.tie)
+    rng = np.random.default_rng([config.seed, 1])
+    puzzles, patches = draw_pictures(config.num_puzzles, frozenset(exclude), rng)
+
+    def see_loss() -> torch.Tensor:
+        rows = rng.integers(len(puzzles), size=config.see_batch)
+        return seeing_loss(model, patches[rows], [puzzles[i] for i in rows])
+
+    tower = [*model.model.visual.parameters(), model.get_input_embeddings().weight]
+    reports = [_run_stage("see", tower, see_loss, config.see_steps, config.see_lr)]
+    with torch.no_grad():
+        features = torch.cat([image_features(model, chunk) for chunk in torch.split(patches, 512)])
+    packer = TextPacker(model)
+
+    def text_loss(careful_frac: float) -> torch.Tensor:
+        rows = rng.integers(len(puzzles), size=config.batch)
+        texts = [
+            [sample_response(puzzles[i], s, rng, careful_frac=careful_frac) for s in Strategy]
+            for i in rows
+        ]
+        return packer.loss(features[rows], texts)
+
+    words = [*model.model.language_model.parameters(), *model.lm_head.parameters()]
+    words = list({id(p): p for p in words}.values())
+    for name, steps, lr, careful in (
+        ("reason", config.reason_steps, config.reason_lr, 1.0),
+        ("broaden", config.broaden_steps, config.broaden_lr, config.careful_frac),
+    ):
+        reports.append(_run_stage(name, words, partial(text_loss, careful), steps, lr))
+    return model.eval(), reports
+
+
+def draw_pictures(
+    num: int, exclude: frozenset[tuple[int, ...]], rng: np.random.Generator
+) -> tuple[list[Puzzle], torch.Tensor]:
+    """Draw puzzles and pictures.
+
+    Returns:
+        M puzzles and [M, 36, 588] uint8 patches; the four patches of a cell adjoin, as Qwen's image
+        processor orders them.
+    """
+    puzzles: list[Puzzle] = []
+    while len(puzzles) < num:
+        puzzle = sample_puzzle(rng)
+        if puzzle.board not in exclude:
+            puzzles.append(puzzle)
+    pixels = torch.from_numpy(np.stack([render(puzzle, rng) for puzzle in puzzles]))
+    # M, cell row, patch row, pixel row, cell column, patch column, pixel column, channel
+    cut = pixels.view(num, 3, 2, _PATCH, 3, 2, _PATCH, 3).permute(0, 1, 4, 2, 5, 7, 3, 6)
+    return puzzles, cut.reshape(num, 36, 3 * _PATCH * _PATCH)
+
+
+def image_features(
+    model: Qwen2_5_VLForConditionalGeneration, patches: torch.Tensor
+) -> torch.Tensor:
+    """The vision tower on equal pictures, a quarter of the cost of its own forward.
+
+    The stock forward attends picture by picture and convolves both copies of a still frame; here
+    pictures are a batch and the copies' kernels are added first.
+
+    Args:
+        model: its tower has one block, with attention over the whole picture.
+        patches: [B, 36, 588] uint8.
+
+    Returns:
+        [B, 9, hidden] features, equal to the stock forward's up to rounding.
+    """
+    visual = model.model.visual
+    (block,) = visual.blocks
+    pixels = (patches.float() / 255 - PIXEL_MEAN) / PIXEL_STD
+    kernel = visual.patch_embed.proj.weight.sum(dim=2).flatten(1)
+    x = functional.linear(pixels, kernel)
+    batch, num, width = x.shape
+    heads = block.attn.num_heads
+    q, k, v = block.attn.qkv(block.norm1(x)).view(batch, num, 3, heads, -1).unbind(2)
+    cos, sin = visual.rotary_pos_emb(x, _patch_positions())
+    q, k = apply_rotary_pos_emb_vision(q, k, cos, sin)
+    attended = functional.scaled_dot_product_attention(
+        q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    )
+    x = x + block.attn.proj(attended.transpose(1, 2).reshape(batch, num, width))
+    x = x + block.mlp(block.norm2(x))
+    features: torch.Tensor = visual.merger(x).view(batch, _IMAGE_TOKENS, -1)
+    return features
+
+
+def seeing_loss(
+    model: Qwen2_5_VLForConditionalGeneration, patches: torch.Tensor, puzzles: list[Puzzle]
+) -> torch.Tensor:
+    """Cross entropy of each visible image token's number, plus that of its cell's name."""
+    ids = {token: i for i, token in enumerate(vocabulary())}
+    embeddings = model.get_input_embeddings().weight
+    features = image_features(model, patches)[:, : len(CELLS)].flatten(0, 1)
+    numbers = torch.tensor([number - 1 for puzzle in puzzles for number in puzzle.board])
+    cells = torch.arange(len(CELLS)).repeat(len(puzzles))
+    number_words = embeddings[[ids[str(n)] for n in range(1, 10)]]
+    cell_words = embeddings[[ids[cell] for cell in CELLS]]
+    return functional.cross_entropy(features @ number_words.T, numbers) + functional.cross_entropy(
+        features @ cell_words.T, cells
+    )
+
+
+class TextPacker:
+    """Packs several responses behind one prompt, so that a picture is read once for all of them.
+
+    A row is the prompt, then one slot a response. A response attends to the prompt and to itself,
+    and its positions continue the prompt's: to each of them the row looks as if it stood alone.
+    """
+
+    def __init__(self, model: Qwen2_5_VLForConditionalGeneration) -> None:
+        self._model = model
+        self._ids = {token: i for i, token in enumerate(vocabulary())}
+        question = PROMPT.removeprefix("<image> ").split()
+        prompt = ["<|im_start|>", "user", "<|vision_start|>", *[IMAGE_TOKEN] * _IMAGE_TOKENS]
+        prompt += ["<|vision_end|>", *question, END_TOKEN, "<|im_start|>", "assistant"]
+        self.prompt_ids = torch.tensor([self._ids[token] for token in prompt])
+        self._image = self.prompt_ids == self._ids[IMAGE_TOKEN]
+        positions, _ = model.model.get_rope_index(
+            self.prompt_ids[None],
+            image_grid_thw=torch.tensor([[1, 6, 6]]),
+            mm_token_type_ids=self._image[None].int(),
+        )
+        self._prompt_positions = positions[:, 0]
+
+    def loss(self, features: torch.Tensor, texts: list[list[str]]) -> torch.Tensor:
+        """Mean cross entropy of all response tokens.
+
+        Args:
+            features: [B, 9, hidden] image features.
+            texts: B lists of equally many responses.
+        """
+        num_prompt, num_slots = len(self.prompt_ids), len(texts[0])
+        slot_ids = torch.tensor([[self._encode(text) for text in row] for row in texts])
+        hidden = self._hidden(features, slot_ids.clamp(min=0))
+        # The token before each response is the prompt's last, shared by all slots.
+        own = hidden[:, num_prompt:].view(len(texts), num_slots, MAX_RESPONSE_TOKENS, -1)
+        first = hidden[:, None, num_prompt - 1 : num_prompt].expand(-1, num_slots, -1, -1)
+        before = torch.cat([first, own[:, :, :-1]], dim=2)
+        kept = slot_ids != _IGNORE
+        return functional.cross_entropy(self._model.lm_head(before[kept]), slot_ids[kept])
+
+    def _hidden(self, features: torch.Tensor, slot_ids: torch.Tensor) -> torch.Tensor:
+        """[B, L, hidden] last states of the packed rows."""
+        batch, num_slots, width = slot_ids.shape
+        ids = torch.cat([self.prompt_ids.expand(batch, -1), slot_ids.flatten(1)], dim=1)
+        embedded = self._model.get_input_embeddings()(ids)
+        num_prompt = len(self.prompt_ids)
+        image = functional.pad(self._image, (0, num_slots * width))
+        embedded = embedded.masked_scatter(image[None, :, None].expand_as(embedded), features)
+        steps = self._prompt_positions.max() + 1 + torch.arange(width).repeat(num_slots)
+        positions = torch.cat([self._prompt_positions, steps.expand(3, -1)], dim=1)
+        slot = torch.cat(
+            [torch.full((num_prompt,), -1), torch.arange(num_slots).repeat_interleave(width)]
+        )
+        causal = torch.ones(len(slot), len(slot), dtype=torch.bool).tril()
+        sees = causal & ((slot[:, None] == slot[None]) | (slot[None] == -1))
+        output = self._model.model.language_model(
+            inputs_embeds=embedded,
+            position_ids=positions[:, None].expand(-1, batch, -1),
+            attention_mask=sees.expand(batch, 1, -1, -1),
+            use_cache=False,
+        )
+        hidden: torch.Tensor = output.last_hidden_state
+        return hidden
+
+    def _encode(self, text: str) -> list[int]:
+        ids = [self._ids[word] for word in text.split()] + [self._ids[END_TOKEN]]
+        return ids + [_IGNORE] * (MAX_RESPONSE_TOKENS - len(ids))
+
+
+def _patch_positions() -> torch.Tensor:
+    """[36, 2] row and column of each patch, the four of a cell adjoining."""
+    rows = torch.arange(6)[:, None].expand(6, 6)
+    both = torch.stack([rows, rows.T])
+    return both.reshape(2, 3, 2, 3, 2).permute(0, 1, 3, 2, 4).reshape(2, 36).T
+
+
+def _run_stage(
+    name: str,
+    parameters: Iterable[nn.Parameter],
+    loss_of_batch: Callable[[], torch.Tensor],
+    steps: int,
+    lr: float,
+) -> StageReport:
+    """AdamW with a short warm-up and a linear decay over the last half."""
+    parameters = list(parameters)
+    start = time.process_time()
+    optimizer = torch.optim.AdamW(parameters, lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
+    losses: list[float] = []
+    for step in range(steps):
+        rate = lr * min((step + 1) / 20, 1.0, 2 * (steps - step) / steps)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        loss = loss_of_batch()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        losses.append(float(loss.detach()))
+        if step % 25 == 0:
+            logger.info("%s step %d loss %.3f", name, step, losses[-1])
+    tail = losses[-max(1, steps // 10) :]
+    report = StageReport(
+        name=name, steps=steps, cpu_s=time.process_time() - start, loss=sum(tail) / len(tail)
+    )
+    logger.info("%s: %d steps, %.1f CPU-seconds, loss %.3f", name, steps, report.cpu_s, report.loss)
+    return report

@@ -1,0 +1,1 @@
+"""Rewards that can be verified: text in, `Verdict` out. Imports no Ray, no model library."""
