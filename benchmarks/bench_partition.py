@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from k_means_constrained import KMeansConstrained
@@ -34,7 +35,8 @@ def clustered_rows(rng: np.random.Generator, n: int, k: int, d: int) -> NDArray[
 
 
 def unit(rows: NDArray[np.float64]) -> NDArray[np.float32]:
-    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+    lengths: NDArray[np.float64] = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.asarray(rows / lengths, np.float32)
 
 
 def least_ms(call: Callable[[], object], repeats: int) -> float:
@@ -58,26 +60,30 @@ def main() -> None:
     for make in (random_rows, clustered_rows):
         for n, k, m, d in SHAPES:
             rng = np.random.default_rng(0)
-            inputs = [make(rng, n, k, d) for _ in range(args.inputs)]
-            model = KMeansConstrained(n_clusters=k, size_min=m, random_state=0)
-            partition(inputs[0], k, m)
-            ours = np.array(
-                [least_ms(lambda x=x: partition(x, k, m), args.repeats) for x in inputs]
+            compare(
+                make.__name__.removesuffix("_rows"),
+                args.repeats,
+                k,
+                m,
+                [make(rng, n, k, d) for _ in range(args.inputs)],
             )
-            many = least_ms(lambda: partition_many(inputs, k, m), args.repeats) / len(inputs)
-            theirs = np.array(
-                [least_ms(lambda x=x: model.fit_predict(x), args.repeats) for x in inputs]
-            )
-            ratio = np.array(
-                [inertia(x, partition(x, k, m)) / inertia(x, model.fit_predict(x)) for x in inputs]
-            )
-            name = make.__name__.removesuffix("_rows")
-            print(
-                f"{name:>9} {n:3} {k:2} {m:3} {d:5} | {np.median(ours):17.3f} {many:6.3f} "
-                f"{np.median(theirs):8.3f} | {np.median(theirs) / np.median(ours):12.1f} | "
-                f"{ratio.mean():12.5f} {ratio.max():.5f}",
-                flush=True,
-            )
+
+
+def compare(name: str, repeats: int, k: int, m: int, inputs: list[NDArray[np.float32]]) -> None:
+    """Measure one shape and print its line."""
+    n, d = inputs[0].shape
+    model = KMeansConstrained(n_clusters=k, size_min=m, random_state=0)
+    partition(inputs[0], k, m)
+    ours = [least_ms(partial(partition, x, k, m), repeats) for x in inputs]
+    many = least_ms(partial(partition_many, inputs, k, m), repeats) / len(inputs)
+    theirs = [least_ms(partial(model.fit_predict, x), repeats) for x in inputs]
+    ratio = [inertia(x, partition(x, k, m)) / inertia(x, model.fit_predict(x)) for x in inputs]
+    print(
+        f"{name:>9} {n:3} {k:2} {m:3} {d:5} | {np.median(ours):17.3f} {many:6.3f} "
+        f"{np.median(theirs):8.3f} | {np.median(theirs) / np.median(ours):12.1f} | "
+        f"{np.mean(ratio):12.5f} {np.max(ratio):.5f}",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

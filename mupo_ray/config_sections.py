@@ -113,6 +113,8 @@ class RolloutConfig(Section):
     """Sequences that one engine runs at a time; requests beyond it wait in the pool."""
     max_model_len: PositiveInt = 128
     """Longest prompt plus response that an engine accepts."""
+    max_images: PositiveInt = 1
+    """Most pictures in one prompt."""
     kv_cache_gib: PositiveFloat = 1.0
     """Memory for the KV cache of an engine on CPU."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.5
@@ -364,10 +366,9 @@ class SyncConfig(Section):
     """What becomes of requests in flight while weights are swapped."""
     timeout_s: Seconds = 120.0
     """Longest wait for any stage of a broadcast."""
-    compare_responses: NonNegativeInt = 4
-    """Responses of each step whose log-probabilities are compared between sampler and trainer."""
     max_logprob_diff: PositiveFloat | None = None
-    """The run stops where that comparison exceeds this; only reported where null."""
+    """Each step compares engine's and trainer's log-probabilities of the same tokens; the run stops
+    where they differ by more than this. Only reported where null."""
 
 
 class PlacementConfig(Section):

@@ -148,3 +148,7 @@ class ScoredCohort:
     """[N] float64."""
     embeddings: np.ndarray | None = None
     """[N, D] float32 unit rows, where the method embeds."""
+    num_constant: int = 0
+    """Normalisation groups whose rewards are all equal, hence without signal."""
+    num_floored: int = 0
+    """Normalisation groups whose reward spread was raised to `min_std`."""

@@ -33,14 +33,16 @@ Ints = NDArray[np.int64]
 MAX_EXACT_ROWS = 18
 # Differences below this share of the total scatter are rounding, not a better partition.
 _RELATIVE_TOLERANCE = 1e-12
-# Once so few subsets are left, searching them costs less than another step on the prices.
+# Once so few subsets are left, searching them costs less than another round on the prices. Three
+# groups take one look-up a first group, more groups a tree.
 _FEW_SUBSETS = 96
+_FEW_SUBSETS_OF_THREE = 400
 _MAX_ROUNDS = 30
 # So many rounds without an end mean a poor start: worth a wider search for a better one.
 _ROUNDS_BEFORE_SEARCH = 8
 # Prices are raised on the subsets that matter most; all are priced again after each round.
 _WORKING_SUBSETS = 256
-_PRICE_STEPS = 10
+_PRICE_STEPS = 8
 
 
 class _Tables(NamedTuple):
@@ -199,6 +201,7 @@ def _promising_subsets(
         proven optimal; the [N] prices of the best bound.
     """
     num_groups = len(masks)
+    few = _FEW_SUBSETS_OF_THREE if num_groups == 3 else _FEW_SUBSETS
     upper = float(cost[masks].sum())
     prices = best_prices = _first_prices(gram, masks)
     best_gap = np.inf
@@ -215,8 +218,8 @@ def _promising_subsets(
             best_prices, best_gap = prices, gap
 
         found = _completed(cost, left, above, num_groups, gram.shape[0])
-        if round_ == _ROUNDS_BEFORE_SEARCH and left.size > _FEW_SUBSETS:
-            wide = searched_partition(gram, num_groups, tables.min_group_size, seed=0)
+        if round_ == _ROUNDS_BEFORE_SEARCH and left.size > few:
+            wide = searched_partition(gram, num_groups, tables.min_group_size, seed=0, num_starts=8)
             found = min(found, _masks(wide, num_groups), key=lambda m: float(cost[m].sum()))
         if cost[found].sum() < upper - tolerance:
             masks = _resplit(cost, found, tolerance)
@@ -224,7 +227,7 @@ def _promising_subsets(
             upper, best_gap = upper - saved, best_gap - saved
         if best_gap <= tolerance:
             return masks, left[:0], best_prices
-        if left.size <= _FEW_SUBSETS:
+        if left.size <= few:
             break
 
         if left.size > _WORKING_SUBSETS:
@@ -258,6 +261,9 @@ def _completed(
             break
         chosen.append(int(left[fits[above[fits].argmin()]]))
         rest ^= chosen[-1]
+    if not rest:
+        # The groups picked took all rows; a mask of no rows costs infinity.
+        return [0] * num_groups
     first = _halves(rest)
     pair = cost[first] + cost[rest ^ first]
     best = int(first[pair.argmin()])

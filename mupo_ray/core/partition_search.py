@@ -17,19 +17,21 @@ from scipy.optimize import linear_sum_assignment
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-_NUM_STARTS = 32
 # Share of the total scatter that a step must win, so that rounding cannot make it circle.
 _RELATIVE_GAIN = 1e-12
 
 
-def searched_partition(gram: Floats, num_groups: int, min_group_size: int, seed: int) -> Ints:
-    """Best of `_NUM_STARTS` local searches.
+def searched_partition(
+    gram: Floats, num_groups: int, min_group_size: int, seed: int, num_starts: int = 32
+) -> Ints:
+    """Best of many local searches.
 
     Args:
         gram: [N, N] inner products of centred rows.
         num_groups: K.
         min_group_size: fewest rows in a group.
         seed: of all starts but the first, which takes the farthest rows as seeds.
+        num_starts: searches.
 
     Returns:
         [N] group of each row, 0 to K - 1.
@@ -38,7 +40,7 @@ def searched_partition(gram: Floats, num_groups: int, min_group_size: int, seed:
     starts = [farthest_start(gram, num_groups, min_group_size)]
     starts += [
         assigned(_seed_distances(gram, _spread_rows(gram, num_groups, rng)), min_group_size)
-        for _ in range(_NUM_STARTS - 1)
+        for _ in range(num_starts - 1)
     ]
     labels = _improved(gram, np.stack(starts), num_groups, min_group_size)
     member = np.eye(num_groups)[labels]

@@ -150,7 +150,7 @@ class PromptStream:
         self._failure = self._failure or DataError("the prompt stream is closed")
         self._stop.set()
         # It may be waiting for a task that the cluster has no room for; being a daemon, it can.
-        self._thread.join(timeout=10.0)
+        self._thread.join(timeout=5.0)
 
     def _next(self, n: int) -> list[Prompt]:
         first = self._first_own(self._position)
@@ -264,11 +264,14 @@ class PromptStream:
         )
         context.enable_progress_bars = False
         context.print_on_execution_start = False
-        context.raise_original_map_exception = True
+        # Advice on memory that no one asked for, in the middle of the run's own lines.
+        context.issue_detectors_config.detectors = []
         # A line for every pipeline's start and end, and a warning that the progress bar is off.
         logging.getLogger("ray.data").setLevel(logging.WARNING)
         logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
-        for block in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
+        # The feeder thread fetches blocks ahead of need; Ray's own prefetching adds nothing.
+        batches = dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
+        for block in batches:
             for cells in block.to_pylist():
                 yield _item(cells)
 
@@ -324,6 +327,10 @@ class _Bad:
 
 _Item = _Good | _Bad
 
+# What a task says in place of a drop reason when no row can be read. Raised inside the task, the
+# error would reach the log as a page of Ray's traceback.
+_UNREADABLE = "unreadable"
+
 _BLOCK_SCHEMA = pa.schema(
     [
         ("position", pa.int64()),
@@ -336,6 +343,8 @@ _BLOCK_SCHEMA = pa.schema(
 
 
 def _item(cells: dict[str, Any]) -> _Item:
+    if cells["reason"] == _UNREADABLE:
+        raise DataError(cells["message"])
     if cells["prompt"] is not None:
         return _Good(position=cells["position"], prompt=cells["prompt"])
     return _Bad(
@@ -373,13 +382,17 @@ def _render_task(
 ) -> pa.Table:
     """One Ray Data task: numbers in the pipeline's range to rendered prompts."""
     positions = [first + int(i) * stride for i in batch["id"]]
-    items = _render(table, _renderer(plan), order, positions)
-    rows = [
-        {"position": i.position, "prompt": i.prompt}
-        if isinstance(i, _Good)
-        else {"position": i.position, "row": i.row, "reason": i.reason, "message": i.message}
-        for i in items
-    ]
+    try:
+        items = _render(table, _renderer(plan), order, positions)
+    except DataError as err:
+        rows = [{"position": positions[0], "reason": _UNREADABLE, "message": str(err)}]
+    else:
+        rows = [
+            {"position": i.position, "prompt": i.prompt}
+            if isinstance(i, _Good)
+            else {"position": i.position, "row": i.row, "reason": i.reason, "message": i.message}
+            for i in items
+        ]
     return pa.Table.from_pylist(rows, schema=_BLOCK_SCHEMA)
 
 

@@ -64,14 +64,14 @@ class WarmStartConfig:
     """Whether the output layer shares the word embeddings."""
     num_puzzles: int = 4096
     """Puzzles and pictures drawn once and visited again and again."""
-    see_steps: int = 300
+    see_steps: int = 80
     see_batch: int = 64
     see_lr: float = 3e-3
-    reason_steps: int = 300
+    reason_steps: int = 200
     reason_lr: float = 2.5e-3
-    broaden_steps: int = 120
-    broaden_lr: float = 1.5e-3
-    batch: int = 32
+    broaden_steps: int = 200
+    broaden_lr: float = 2e-3
+    batch: int = 16
     """Puzzles a step of the language stages; each carries one text a strategy."""
     careful_frac: float = 0.5
     """Share of careful texts in the last stage."""

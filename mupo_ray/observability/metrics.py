@@ -99,12 +99,8 @@ METRICS: tuple[Metric, ...] = (
             ("kl", "1", "divergence from the reference policy, before its weight"),
             ("entropy", "nat", "mean token entropy of the policy"),
             ("clip_frac", "frac", "tokens held by the clip"),
-            ("clip_low_frac", "frac", "tokens held by the lower clip"),
-            ("clip_high_frac", "frac", "tokens held by the upper clip"),
             ("dual_clip_frac", "frac", "tokens held by the dual clip"),
             ("ratio_mean", "1", "mean importance ratio"),
-            ("ratio_max", "1", "largest importance ratio"),
-            ("truncated_weight_frac", "frac", "tokens whose sampler correction was cut off"),
         ),
     ),
     *_declare(
@@ -113,6 +109,7 @@ METRICS: tuple[Metric, ...] = (
             ("send_s", "s", "from the first bucket to the last one received"),
             ("commit_s", "s", "loading, clearing caches and the engines' confirmation"),
             ("bytes", "bytes", "weights sent to one engine"),
+            ("engines_failed", "engines", "fenced because they lack the new weights"),
             ("logprob_diff_max", "nat", "largest gap between sampler and trainer, same tokens"),
             ("logprob_diff_mean", "nat", "mean gap between sampler and trainer, same tokens"),
         ),
@@ -122,7 +119,7 @@ METRICS: tuple[Metric, ...] = (
         (
             ("lr", "1", "learning rate"),
             ("grad_norm", "1", "gradient norm before clipping"),
-            ("updates", "1", "optimiser updates of the step"),
+            ("skipped", "1", "1 where the step had no data to train on"),
         ),
     ),
     *_declare(
@@ -133,7 +130,6 @@ METRICS: tuple[Metric, ...] = (
             ("judge_s", "s", "verdicts"),
             ("embed_s", "s", "embedding the reasoning"),
             ("score_s", "s", "groups, rewards and advantages"),
-            ("old_logprobs_s", "s", "log-probabilities under the policy that sampled"),
             ("update_s", "s", "forward, backward and optimiser"),
             ("sync_s", "s", "weight broadcast"),
             ("eval_s", "s", "evaluation"),
@@ -145,7 +141,6 @@ METRICS: tuple[Metric, ...] = (
         "rollout",
         (
             ("tokens_per_s", "tokens/s", "sampled tokens over the pool"),
-            ("responses", "responses", "sampled in the step"),
             ("stale_refused", "cohorts", "refused for their policy version"),
             ("retried", "cohorts", "sampled again after a failure"),
             ("engine_failures", "1", "engines that failed or were late"),
@@ -163,7 +158,6 @@ METRICS: tuple[Metric, ...] = (
         "data",
         (
             ("dropped", "rows", "rows left out so far as unusable"),
-            ("epoch", "1", "finished passes over the data"),
             ("position", "prompts", "place in the endless sequence of prompts"),
         ),
     ),

@@ -170,7 +170,11 @@ class MlflowTracker:
         self, folder: Path, *, project: str, run_name: str, config: Mapping[str, Any]
     ) -> None:
         mlflow = _need("mlflow", "mlflow")
-        uri = os.environ.get("MLFLOW_TRACKING_URI") or folder.resolve().as_uri()
+        uri = os.environ.get("MLFLOW_TRACKING_URI")
+        if not uri:
+            # mlflow 3 opens a plain folder only when told to; its other store is a database.
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+            uri = folder.resolve().as_uri()
         self._client = mlflow.MlflowClient(tracking_uri=uri)
         experiment = self._client.get_experiment_by_name(project)
         experiment_id = (

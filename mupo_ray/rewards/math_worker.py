@@ -14,12 +14,13 @@ it. Forking from a process that has sympy loaded makes a replacement cheap: on a
 fresh start takes ten seconds, and a batch of hanging answers would cost that for each.
 
 Nothing outlives the caller: the supervisor leaves, and takes its child along, when its pipe closes,
-when its parent is gone, or on SIGTERM; a child whose supervisor was killed leaves at the end of its
-pipe or by the kernel's alarm.
+when its parent is gone, or on SIGTERM; a child whose supervisor was killed is killed by the kernel,
+at once on Linux, elsewhere at the end of its pipe or by its alarm.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -36,6 +37,7 @@ RELATIVE_TOLERANCE = 1e-5
 
 # A tower of powers asks for all the memory there is before it asks for all the time.
 _MEMORY_LIMIT_BYTES = 2 << 30
+_PR_SET_PDEATHSIG = 1
 _PARENT_CHECK_S = 5.0
 _ALARM_GRACE_S = 2.0
 # First use of sympy and of the LaTeX parser takes most of a second; every child inherits it done.
@@ -120,6 +122,9 @@ class _Child:
 
 
 def _compute(pipe: Connection) -> None:
+    if sys.platform == "linux":
+        # Whoever kills the supervisor itself, as Ray does with a dead actor's children, kills this.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     _, hard = resource.getrlimit(resource.RLIMIT_AS)

@@ -43,6 +43,9 @@ class EngineSettings:
     max_num_seqs: int
     max_images: int
     """Most images in one prompt."""
+    min_pixels: int | None
+    """Pixel limits of the image processor; its own where None."""
+    max_pixels: int | None
     tensor_parallel_size: int
     kv_cache_gib: float
     gpu_memory_utilization: float
@@ -116,6 +119,7 @@ class VllmEngine:
             tensor_parallel_size=settings.tensor_parallel_size,
             **_device_args(settings),
             enforce_eager=settings.enforce_eager or settings.device == "cpu",
+            mm_processor_kwargs=_pixel_limits(settings),
             limit_mm_per_prompt={"image": settings.max_images, "video": 0},
             enable_prefix_caching=True,
             logprobs_mode="processed_logprobs" if settings.scaled_logprobs else "raw_logprobs",
@@ -345,3 +349,8 @@ def _device_args(settings: EngineSettings) -> dict[str, Any]:
             "max_num_batched_tokens": max(8192, settings.max_model_len),
         }
     return {"gpu_memory_utilization": settings.gpu_memory_utilization}
+
+
+def _pixel_limits(settings: EngineSettings) -> dict[str, int] | None:
+    limits = {"min_pixels": settings.min_pixels, "max_pixels": settings.max_pixels}
+    return {name: value for name, value in limits.items() if value is not None} or None

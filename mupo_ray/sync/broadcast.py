@@ -24,7 +24,7 @@ from mupo_ray.errors import WeightSyncError
 from mupo_ray.sync.bucket import Digest, Manifest, bucketize
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     import torch
 
@@ -66,34 +66,30 @@ class WeightChannel(Protocol):
 
 
 class WeightPublisher:
-    """Holds references to the buckets of published versions; deployed as an actor without CPU.
+    """Holds references to the buckets of the published version; deployed as an actor without CPU.
 
     References handed through an actor are released with it. Pickled into a message to vLLM they
     would stay pinned for ever.
     """
 
     def __init__(self) -> None:
-        self._refs: dict[int, list[Any]] = {}
         self._manifest: Manifest | None = None
+        self._refs: list[Any] = []
 
     def publish(self, manifest: Manifest, refs: list[Any]) -> None:
-        """Offer a version; older ones stay until `drop_before`."""
-        self._refs[manifest.version] = refs
-        self._manifest = manifest
+        """Offer a version; the one before is released."""
+        self._manifest, self._refs = manifest, refs
 
     def buckets(self, version: int) -> list[Any]:
         """References to the buckets of a version."""
-        if version not in self._refs:
-            raise WeightSyncError(f"version {version} is not published; {list(self._refs)} are")
-        return self._refs[version]
+        held = None if self._manifest is None else self._manifest.version
+        if version != held:
+            raise WeightSyncError(f"version {version} is not published, version {held} is")
+        return self._refs
 
     def manifest(self) -> Manifest | None:
-        """The latest version's manifest."""
+        """The manifest of the published version."""
         return self._manifest
-
-    def drop_before(self, version: int) -> None:
-        """Release older versions."""
-        self._refs = {v: refs for v, refs in self._refs.items() if v >= version}
 
 
 class ObjectStoreChannel:
@@ -152,7 +148,6 @@ class ObjectStoreChannel:
             )
         for i, why in sorted(failed.items()):
             logger.warning("engine %d is fenced, it lacks version %d: %s", i, version, why)
-        self._publisher.drop_before.remote(version)
         return SyncStats(
             policy_version=version,
             engines=tuple(done),
@@ -290,13 +285,3 @@ def wait_all(refs: dict[int, Any], timeout_s: float, what: str) -> list[Any]:
     if failed:
         raise WeightSyncError(f"waited for {what}: {'; '.join(failed.values())}")
     return [results[i] for i in refs]
-
-
-def agree(stats: SyncStats | None, broadcast_object: Callable[[Any], Any]) -> SyncStats:
-    """Tell all trainer ranks what rank 0 learned.
-
-    Args:
-        stats: the outcome on rank 0, None elsewhere.
-        broadcast_object: collective that returns rank 0's argument on every rank.
-    """
-    return broadcast_object(stats)  # type: ignore[no-any-return]

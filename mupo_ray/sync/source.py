@@ -33,9 +33,9 @@ def iter_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
         if not hasattr(parameter, "ds_id"):
             yield name, parameter.detach().contiguous()
             continue
-        from deepspeed.zero import GatheredParameters
+        import deepspeed
 
-        with GatheredParameters([parameter]):
+        with deepspeed.zero.GatheredParameters([parameter]):
             yield name, parameter.detach().contiguous()
 
 

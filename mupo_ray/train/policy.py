@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # Elements that DeepSpeed reduces or gathers at a time; its default would hold 2 GB of float32.
 _BUCKET_ELEMENTS = 50_000_000
+_OLD_COLLECTIVES = ".*(reduce_scatter_tensor|all_gather_into_tensor).* is deprecated"
 
 
 class LogprobModel(Protocol):
@@ -196,13 +197,15 @@ def init_distributed(device: str, timeout_s: float) -> None:
     import deepspeed
 
     logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
-    # DeepSpeed calls this by its old name for every bucket.
-    warnings.filterwarnings("ignore", message=".*reduce_scatter_tensor.* is deprecated")
+    # DeepSpeed calls them by their old names for every bucket.
+    warnings.filterwarnings("ignore", message=_OLD_COLLECTIVES)
     # Ranks of a CPU run reduce over gloo. The shared-memory kernel that DeepSpeed would prefer is
     # compiled at first use, a minute and a half for what saves milliseconds.
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     backend = "gloo" if device == "cpu" else "nccl"
     os.environ.setdefault("LOCAL_RANK", "0")
+    if device == "cuda":
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     if not dist.is_initialized():
         timeout = datetime.timedelta(seconds=timeout_s)
         if "RANK" in os.environ:

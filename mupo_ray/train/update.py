@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 # Shares of the loss and sums over tokens that add up over micro-batches and ranks.
 _SHARES = ("loss/total", "loss/policy", "loss/kl", "loss/entropy")
-_SUMS = ("loss/clip_frac", "loss/dual_clip_frac", "loss/ratio/mean", "sync/logprob_diff/mean")
+_SUMS = ("loss/clip_frac", "loss/dual_clip_frac", "loss/ratio_mean", "sync/logprob_diff_mean")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ def train_step(
 
     Returns:
         Metrics of the global batch, the same on all ranks; means over the optimizer steps.
-        `sync/logprob_diff` compares the policy with the sampler over all tokens of the first one.
+        `sync/logprob_diff_*` compare the policy with the sampler over all tokens of the first one.
 
     Raises:
         TrainingError: a loss or gradient is not finite, on any rank; all ranks raise it, and the
@@ -167,8 +167,8 @@ def update(
     if plan.num_tokens == 0:
         # Nobody has data. An optimizer step would move the weights by momentum and decay alone.
         policy.skip_step()
-        names = (*_SHARES, *_SUMS, "sync/logprob_diff/max", "train/grad_norm")
-        return dict.fromkeys(names, 0.0) | {"train/lr": rate, "train/skipped": 1.0}
+        names = (*_SHARES, *_SUMS, "sync/logprob_diff_max", "optim/grad_norm")
+        return dict.fromkeys(names, 0.0) | {"optim/lr": rate, "optim/skipped": 1.0}
     denominators = Denominators(
         num_tokens=plan.num_tokens,
         num_sequences=plan.num_responses,
@@ -203,10 +203,10 @@ def update(
     return {
         **shares,
         **means,
-        "sync/logprob_diff/max": float(worst_diff),
-        "train/grad_norm": grad_norm,
-        "train/lr": rate,
-        "train/skipped": 0.0,
+        "sync/logprob_diff_max": float(worst_diff),
+        "optim/grad_norm": grad_norm,
+        "optim/lr": rate,
+        "optim/skipped": 0.0,
     }
 
 

@@ -192,17 +192,14 @@ def test_all_rows_bad_is_an_error_on_every_rank(tmp_path, renderer) -> None:
 
 def test_a_rank_of_bad_luck_goes_on_without_prompts(tmp_path, renderer) -> None:
     cells = rows(6)
-    good = expected_good = None
-    order = PromptOrder(num_rows=6, seed=0).rows(range(6))
-    good = order[1]  # Position 1 is rank 1's.
+    good = PromptOrder(num_rows=6, seed=0).rows([1])[0]  # Position 1 is rank 1's.
     for index, cell in enumerate(cells):
         if index != good:
             cell["answer"] = ""
-    expected_good = [[], [str(good)]]
     table = write(tmp_path, cells)
-    for rank in range(2):
+    for rank, expected in enumerate([[], [str(good)]]):
         steps, _ = read(table, renderer, [2], rank=rank, world_size=2)
-        assert steps[0] == expected_good[rank]
+        assert steps == [expected]
 
 
 def test_a_file_that_vanishes_ends_in_one_message(tmp_path, renderer) -> None:
@@ -233,7 +230,8 @@ def test_close_leaves_no_thread_and_no_task_behind(table, renderer) -> None:
         stream.next(1)
     deadline = time.monotonic() + 30
     while time.monotonic() < deadline:
-        left = {t for t in set(threading.enumerate()) - before if t.is_alive()}
+        # Ray Data itself parks one idle thread of this name for every iteration that is cut short.
+        left = {t for t in set(threading.enumerate()) - before if t.name != "Prefetcher"}
         if not left and ray.available_resources().get("CPU") == 2:
             return
         time.sleep(0.2)

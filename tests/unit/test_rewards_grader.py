@@ -204,7 +204,7 @@ def test_no_process_outlives_its_parent() -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-        for _ in range(2)
+        for _ in range(3)
     ]
     family = []
     for parent in parents:
@@ -212,6 +212,9 @@ def test_no_process_outlives_its_parent() -> None:
         worker = psutil.Process(int(parent.stdout.readline()))
         (child,) = worker.children()
         family += [worker.pid, child.pid]
+    os.kill(family[4], signal.SIGKILL)
+    assert _wait_until_gone((family[5],), 30), "a child outlived its worker"
+    parents[2].communicate("leave\n", timeout=60)
     parents[0].kill()
     parents[0].communicate(timeout=60)
     parents[1].communicate("leave\n", timeout=60)

@@ -121,6 +121,21 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert b"loss/total" in files[0].read_bytes()
 
 
+def test_mlflow_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow", reason="mlflow is an extra", exc_type=ImportError)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    tracker = _open(tmp_path, "mlflow")
+    tracker.log(1, {"eval/demo/pass@4": 0.25})
+    tracker.log(2, {"eval/demo/pass@4": 0.5})
+    tracker.close()
+    (file,) = (tmp_path / "mlflow").rglob("pass_at_4")
+    assert [line.split()[1:] for line in file.read_text().splitlines()] == [
+        ["0.25", "1"],
+        ["0.5", "2"],
+    ]
+
+
 class _Failing:
     def __init__(self) -> None:
         self.calls = 0

@@ -1,0 +1,57 @@
+"""Train a model: `python jobs/train.py --config configs/tiny_cpu.yaml [section.field=value ...]`.
+
+The same arguments work behind `ray job submit --working-dir . -- python jobs/train.py ...`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mupo_ray.config_io import parse_cli
+from mupo_ray.errors import MupoError
+from mupo_ray.explain import explain
+from mupo_ray.observability.follow import following, set_up_logging
+from mupo_ray.sync.cluster import describe_cluster
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the job; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="print config, placement and memory estimate for the cluster, then exit",
+    )
+    parser.add_argument(
+        "--assume-cluster",
+        metavar="SPEC",
+        help="with --explain: a described cluster, such as 1x8xH100-80G",
+    )
+    try:
+        config, args = parse_cli(argv, parser)
+        if args.assume_cluster and not args.explain:
+            parser.error("--assume-cluster goes with --explain")
+        if args.assume_cluster:
+            print(explain(config, describe_cluster(args.assume_cluster)))
+            return 0
+        from mupo_ray.train.launch import connect, run_training
+
+        set_up_logging()
+        connect(config)
+        if args.explain:
+            from mupo_ray.sync.placement import live_cluster
+
+            print(explain(config, live_cluster()))
+            return 0
+        with following(config):
+            run_dir = run_training(config)
+        print(f"done: {run_dir}")
+    except MupoError as err:
+        print(f"error: {err}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

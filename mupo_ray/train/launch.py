@@ -1,0 +1,237 @@
+"""The driver's side of a run: check, place, start, train, stop.
+
+check inputs -> wait for the placement -> services (engines, embedders) | Ray Train workers
+                                                  \\______ switchboard ______/
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import ray
+import ray.train
+from ray.train.torch import TorchConfig, TorchTrainer
+
+from mupo_ray import errors
+from mupo_ray.config_io import load_resolved, save_resolved
+from mupo_ray.data.schema import open_table
+from mupo_ray.errors import CheckpointError, MupoError, TrainingError
+from mupo_ray.rollout.services import (
+    Services,
+    Switchboard,
+    fingerprint,
+    start_services,
+    stop_services,
+    wait_for_cards,
+)
+from mupo_ray.sync.placement import live_cluster, render, wait_for_plan
+from mupo_ray.train.loop import FAILURE_FILE, train_loop
+from mupo_ray.train.worker import hash_of, make_renderer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mupo_ray.config import Config
+    from mupo_ray.sync.placement import PlacementPlan
+
+logger = logging.getLogger(__name__)
+
+# Read by torch and vLLM at import, in workers and in what they start.
+_CPU_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "TORCH_COMPILE_DISABLE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+
+def connect(config: Config) -> None:
+    """Join the cluster of this process's environment, or start a local one.
+
+    On CPU the environment of all workers is set to what torch and vLLM need.
+    """
+    if ray.is_initialized():
+        return
+    env = _CPU_ENVIRONMENT if config.run.device == "cpu" else {}
+    ray.init(
+        namespace="mupo_ray",
+        runtime_env={"env_vars": env},
+        log_to_driver=True,
+        logging_level=logging.WARNING,
+    )
+
+
+def run_training(
+    config: Config, *, services: Services | None = None, stop_after_step: int | None = None
+) -> Path:
+    """Train one run to its end, resuming what its folder holds.
+
+    Args:
+        config: the run; Ray must be connected.
+        services: running ones to use; started and stopped here where None.
+        stop_after_step: end early after this many finished steps, with a checkpoint.
+
+    Returns:
+        The run's folder.
+
+    Raises:
+        MupoError: whatever kept the run from its end, in one message.
+    """
+    run_dir = config.run_dir
+    check_inputs(config)
+    _check_same_run(config)
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / FAILURE_FILE).unlink(missing_ok=True)
+    plan = wait_for_plan(config) if services is None else None
+    if plan is not None:
+        logger.info("placement\n%s", render(plan, live_cluster()))
+    save_resolved(config, run_dir, placement=None if plan is None else plan.as_dict())
+    switchboard = ray.remote(Switchboard).options(num_cpus=0).remote()
+    try:
+        with _serving(config, plan, services, switchboard):
+            _fit(config, switchboard, stop_after_step)
+    finally:
+        ray.kill(switchboard)
+    return run_dir
+
+
+def check_inputs(config: Config) -> None:
+    """Find what is wrong with model and data before anything is started.
+
+    Raises:
+        DataError: no such file or model, a missing column, a chat template without images.
+    """
+    make_renderer(config)
+    open_table(config.data.train)
+    if config.eval.path is not None:
+        open_table(config.eval.path)
+
+
+def _check_same_run(config: Config) -> None:
+    if not (config.run_dir / "run.json").exists():
+        return
+    before = load_resolved(config.run_dir)
+    if hash_of(before) != hash_of(config):
+        raise CheckpointError(
+            f"{config.run_dir} holds a run of another configuration ({_differences(before, config)})"
+            "; choose another run.name, or the same values to resume it"
+        )
+
+
+def _differences(before: Config, now: Config) -> str:
+    def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+        if isinstance(tree, dict):
+            for key, value in tree.items():
+                yield from leaves(value, f"{path}.{key}" if path else key)
+        else:
+            yield path, tree
+
+    old, new = dict(leaves(before.model_dump())), dict(leaves(now.model_dump()))
+    changed = [k for k in {**old, **new} if old.get(k) != new.get(k)]
+    shown = [f"{k}: {old.get(k)!r} then, {new.get(k)!r} now" for k in changed[:4]]
+    return ", ".join(shown) + (", ..." if len(changed) > len(shown) else "")
+
+
+@contextmanager
+def _serving(
+    config: Config, plan: PlacementPlan | None, services: Services | None, switchboard: Any
+) -> Iterator[None]:
+    """Services behind the switchboard while the trainers run."""
+    if services is not None:
+        if services.fits != fingerprint(config):
+            raise ValueError("the running services were started for another model or rollout setup")
+        ray.get(switchboard.offer.remote(services))
+        yield
+        return
+    assert plan is not None
+    starter = _Starter(config, plan, switchboard)
+    starter.start()
+    try:
+        yield
+    finally:
+        starter.stop()
+
+
+class _Starter(threading.Thread):
+    """Starts the services while Ray Train starts its workers; on shared GPUs after them."""
+
+    def __init__(self, config: Config, plan: PlacementPlan, switchboard: Any) -> None:
+        super().__init__(name="service-starter", daemon=True)
+        self._config = config
+        self._plan = plan
+        self._switchboard = switchboard
+        self._services: Services | None = None
+
+    def run(self) -> None:
+        timeout_s = self._config.rollout.start_timeout_s
+        try:
+            shares = any(bundle.cards_of for bundle in self._plan.bundles)
+            workers = self._config.train.num_workers
+            cards = wait_for_cards(self._switchboard, workers, timeout_s) if shares else ()
+            self._services = start_services(self._config, self._plan, cards)
+            ray.get(self._switchboard.offer.remote(self._services), timeout=timeout_s)
+        except Exception as err:
+            # The trainers are waiting at the switchboard: they raise it and end the run.
+            logger.error("%s", err)
+            self._switchboard.fail.remote(str(err))
+
+    def stop(self) -> None:
+        self.join(timeout=self._config.rollout.start_timeout_s)
+        if self._services is not None:
+            stop_services(self._services)
+
+
+def _fit(config: Config, switchboard: Any, stop_after_step: int | None) -> None:
+    on_gpu = config.run.device == "cuda"
+    trainer = TorchTrainer(
+        train_loop,
+        train_loop_config={
+            "config": config.model_dump_json(),
+            "switchboard": switchboard,
+            "stop_after_step": stop_after_step,
+        },
+        torch_config=TorchConfig(
+            backend="nccl" if on_gpu else "gloo", timeout_s=int(config.train.collective_timeout_s)
+        ),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=config.train.num_workers,
+            use_gpu=on_gpu,
+            resources_per_worker={
+                "CPU": config.train.cpus_per_worker,
+                **({"GPU": 1} if on_gpu else {}),
+            },
+        ),
+        run_config=ray.train.RunConfig(
+            name=config.run.name,
+            storage_path=str(config.run_dir.parent),
+            failure_config=ray.train.FailureConfig(max_failures=config.train.max_failures),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=config.checkpoint.keep),
+        ),
+    )
+    failure_file = config.run_dir / FAILURE_FILE
+    try:
+        trainer.fit()
+    except Exception as err:
+        if not failure_file.exists():
+            raise _cause(err) from err
+    if failure_file.exists():
+        record = json.loads(failure_file.read_text())
+        raise getattr(errors, record["type"], TrainingError)(record["message"])
+
+
+def _cause(err: BaseException) -> MupoError:
+    """The worker's own error out of Ray's wrapping."""
+    failures = getattr(err, "worker_failures", None) or {}
+    for failure in failures.values():
+        inner: Any = failure
+        while inner is not None:
+            if isinstance(inner, MupoError):
+                return inner
+            inner = getattr(inner, "cause", None) or getattr(inner, "__cause__", None)
+    lines = str(err).strip().splitlines()
+    return TrainingError(f"training failed: {lines[-1] if lines else repr(err)}")

@@ -1,0 +1,193 @@
+"""The training loop, as every Ray Train worker runs it (SPMD).
+
+Lines marked C are collective: all ranks reach them, a rank without data too. A step is numbered by
+the updates before it; metrics of step s are logged as s + 1 finished steps, the base model's
+evaluation as 0.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+import ray.train
+
+from mupo_ray.errors import DataError, MupoError, TrainingError, WeightSyncError
+from mupo_ray.evaluation.evaluate import eval_metrics, evaluate
+from mupo_ray.observability.records import cohort_rows, save_eval, save_rows
+from mupo_ray.sync.source import iter_weights
+from mupo_ray.train import checkpoint
+from mupo_ray.train.batch import TrainItem
+from mupo_ray.train.clock import Clock
+from mupo_ray.train.collective import from_rank_zero, gather_objects
+from mupo_ray.train.ledger import LedgerEntry
+from mupo_ray.train.stages import embed_step, sample_step, score_step
+from mupo_ray.train.summary import join, metrics_of, record_step
+from mupo_ray.train.update import train_step
+from mupo_ray.train.worker import Worker
+
+if TYPE_CHECKING:
+    from mupo_ray.types import ScoredCohort
+
+logger = logging.getLogger(__name__)
+
+FAILURE_FILE = "failure.json"
+"""Written where a run failed for a reason that a restart cannot mend."""
+_FATAL = (DataError, TrainingError)
+
+
+def train_loop(inputs: dict[str, Any]) -> None:
+    """Train one run; Ray Train's `train_loop_per_worker`.
+
+    Args:
+        inputs: `config` (JSON), `switchboard` (actor handle), `stop_after_step` (int or None).
+    """
+    worker: Worker | None = None
+    run_dir = Worker.run_dir_of(inputs)
+    if (run_dir / FAILURE_FILE).exists():
+        # Ray Train restarts whatever fails; the driver reads the reason once this returns.
+        return
+    try:
+        worker = Worker.start(inputs)
+        _train(worker, inputs.get("stop_after_step"))
+    except MupoError as err:
+        if isinstance(err, _FATAL) or getattr(err, "is_fatal", False):
+            _record_failure(run_dir, err)
+        raise
+    finally:
+        if worker is not None:
+            worker.close()
+
+
+def _train(w: Worker, stop_after_step: int | None) -> None:
+    config = w.config
+    _broadcast(w, w.start_step)  # C
+    if w.start_step == 0 and w.eval_prompts is not None:
+        _log(w, 0, _evaluate(w, 0))  # C
+    for step in range(w.start_step, config.train.num_steps):
+        clock = Clock()
+        sampled = sample_step(  # C
+            config, step, stream=w.stream, pool=w.pool, grader=w.grader, clock=clock
+        )
+        with clock("embed"):
+            embedded = embed_step(sampled.cohorts, w.method, w.embedder, config.embedder.on_failure)
+        with clock("score"):
+            scored = score_step(sampled.cohorts, embedded, w.method, step)
+        with clock("update"):
+            items = [TrainItem.from_scored(s, w.encode(s.cohort.prompt)) for s in scored]
+            stats = train_step(w.policy, w.reference, items)  # C
+        _check_agreement(config.sync.max_logprob_diff, stats, step)
+        with clock("sync"):
+            stats |= _broadcast(w, step + 1)  # C
+        record = join(gather_objects(record_step(scored, sampled, embedded)))  # C
+        stats |= metrics_of(record, w.world_size) | w.method.metrics(step) | w.pool_metrics(clock)
+        is_last = step + 1 == config.train.num_steps or step + 1 == stop_after_step
+        if w.eval_prompts is not None and (is_last or (step + 1) % config.eval.every_steps == 0):
+            with clock("eval"):
+                stats |= _evaluate(w, step + 1)  # C
+        if is_last or (step + 1) % config.checkpoint.every_steps == 0:
+            with clock("checkpoint"):
+                _save(w, step + 1, stats)  # C
+        if w.rank == 0:
+            order = sorted(zip(record.positions, record.prompt_ids, strict=True))
+            w.ledger.append(
+                LedgerEntry(
+                    step=step,
+                    policy_version=step,
+                    positions=[position for position, _ in order],
+                    prompt_ids=[prompt_id for _, prompt_id in order],
+                )
+            )
+        _save_cohorts(w, step, scored)
+        _log(w, step + 1, stats | clock.metrics())
+        if is_last:
+            return
+
+
+def _broadcast(w: Worker, version: int) -> dict[str, float]:
+    """Bring the engines to this version; all ranks learn which of them hold it (C)."""
+    began = time.monotonic()
+    outcome: Any = None
+    try:
+        outcome = w.channel.send(version, iter_weights(w.policy))
+    except WeightSyncError as err:
+        outcome = err
+    outcome = from_rank_zero(outcome)
+    if isinstance(outcome, Exception):
+        raise outcome
+    w.pool.set_live(outcome.engines)
+    return {
+        "sync/send_s": time.monotonic() - began,
+        "sync/commit_s": outcome.commit_s,
+        "sync/bytes": float(outcome.num_bytes),
+        "sync/engines_failed": float(len(outcome.failed)),
+    }
+
+
+def _check_agreement(limit: float | None, stats: dict[str, float], step: int) -> None:
+    """Stop where sampler and trainer disagree about the same tokens under the same weights."""
+    diff = stats.get("sync/logprob_diff_max")
+    if limit is not None and diff is not None and not diff <= limit:
+        raise TrainingError(
+            f"step {step}: log-probs of engine and trainer differ by {diff:.3g}, "
+            f"sync.max_logprob_diff allows {limit:g}; an engine samples from other weights, or the "
+            "prompt is not the same on both sides"
+        )
+
+
+def _evaluate(w: Worker, version: int) -> dict[str, float]:
+    """Evaluate on all ranks' shares; metrics on rank 0 (C)."""
+    config = w.config.eval
+    assert w.eval_prompts is not None
+    mine = evaluate(
+        w.config,
+        w.eval_prompts[w.rank :: w.world_size],
+        version=version,
+        pool=w.pool,
+        grader=w.grader,
+        embedder=w.embedder,
+    )
+    records = sorted((r for part in gather_objects(mine) for r in part), key=lambda r: r.position)
+    if w.rank == 0:
+        save_eval(w.run_dir / "eval" / config.name / f"step_{version:06d}.parquet", records)
+    return eval_metrics(records, config.name, config.pass_k)
+
+
+def _save(w: Worker, step: int, stats: dict[str, float]) -> None:
+    """Write and report a checkpoint; Ray Train joins the ranks' folders in storage (C)."""
+    state = checkpoint.RunState(
+        step=step, stream_position=w.stream.position, config_hash=w.config_hash
+    )
+    with tempfile.TemporaryDirectory(prefix="mupo_ckpt_") as folder:
+        checkpoint.save(w.policy, Path(folder), state)
+        ray.train.report(
+            {"step": step, **stats},
+            checkpoint=ray.train.Checkpoint.from_directory(folder),
+            checkpoint_dir_name=f"step_{step:06d}",
+        )
+
+
+def _save_cohorts(w: Worker, step: int, scored: list[ScoredCohort]) -> None:
+    tracking = w.config.tracking
+    if w.rank != 0 or (
+        step % tracking.cohorts_every_steps and step + 1 != w.config.train.num_steps
+    ):
+        return
+    rows = cohort_rows(scored[: tracking.cohorts_per_save])
+    if rows:
+        save_rows(w.run_dir / "rollouts" / f"step_{step:06d}.parquet", rows)
+
+
+def _log(w: Worker, step: int, stats: dict[str, float]) -> None:
+    if w.rank == 0:
+        w.tracker.log(step, stats)
+
+
+def _record_failure(run_dir: Path, err: MupoError) -> None:
+    record = {"type": type(err).__name__, "message": str(err)}
+    (run_dir / FAILURE_FILE).write_text(json.dumps(record) + "\n")

@@ -1,0 +1,261 @@
+"""What one training rank holds between steps."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ray
+import ray.train
+
+from mupo_ray.config import Config
+from mupo_ray.data.encode import EncodedPrompt, PromptEncoder
+from mupo_ray.data.render import PromptRenderer
+from mupo_ray.data.schema import open_table
+from mupo_ray.data.stream import PromptStream, load_prompts
+from mupo_ray.methods import Method, make_method
+from mupo_ray.observability.tracker import Tracker, open_trackers
+from mupo_ray.rewards.grader import Grader
+from mupo_ray.rollout.embedder import EmbedderPool
+from mupo_ray.rollout.pool import EnginePool
+from mupo_ray.rollout.services import Services, wait_for_services
+from mupo_ray.sync.broadcast import ObjectStoreChannel, WeightChannel
+from mupo_ray.sync.placement import Card
+from mupo_ray.train import checkpoint
+from mupo_ray.train.collective import from_rank_zero
+from mupo_ray.train.ledger import Ledger
+from mupo_ray.train.policy import DeepSpeedPolicy, ReferencePolicy, init_distributed
+
+if TYPE_CHECKING:
+    from mupo_ray.train.clock import Clock
+    from mupo_ray.types import Prompt
+
+logger = logging.getLogger(__name__)
+
+# Left out of the config's hash: a run may be resumed with other values of these.
+_MAY_CHANGE: dict[str, Any] = {
+    "run": {"storage_path"},
+    "tracking": True,
+    "eval": True,
+    "checkpoint": True,
+    "placement": True,
+    "sync": True,
+}
+
+
+@dataclass(slots=True, kw_only=True)
+class Worker:
+    """Everything of one rank; made by `start`, ended by `close`."""
+
+    config: Config
+    config_hash: str
+    run_dir: Path
+    rank: int
+    world_size: int
+    policy: DeepSpeedPolicy
+    reference: ReferencePolicy | None
+    method: Method
+    stream: PromptStream
+    eval_prompts: list[Prompt] | None
+    pool: EnginePool
+    channel: WeightChannel
+    embedder: EmbedderPool
+    grader: Grader
+    encoder: PromptEncoder
+    tracker: Tracker
+    ledger: Ledger
+    start_step: int
+    _tokens_before: int = 0
+
+    @staticmethod
+    def run_dir_of(inputs: dict[str, Any]) -> Path:
+        """Folder of the run that the inputs describe."""
+        return Config.model_validate_json(inputs["config"]).run_dir
+
+    @classmethod
+    def start(cls, inputs: dict[str, Any]) -> Worker:
+        """Build or resume everything (C).
+
+        Raises:
+            MupoError: the model, data, engines or checkpoint cannot be had.
+        """
+        config = Config.model_validate_json(inputs["config"])
+        context = ray.train.get_context()
+        rank, world_size = context.get_world_rank(), context.get_world_size()
+        logging.basicConfig(level=logging.INFO if rank == 0 else logging.WARNING)
+        ray.get(inputs["switchboard"].report_card.remote(rank, _card(config)))
+        init_distributed(config.run.device, config.train.collective_timeout_s)
+
+        renderer = make_renderer(config)
+        policy = DeepSpeedPolicy(config)
+        reference = ReferencePolicy(config) if config.loss.kl_coef > 0 else None
+        start_step, position = _resume(policy, config)
+        services = wait_for_services(inputs["switchboard"], config.rollout.start_timeout_s)
+        channel = make_channel(config, services, rank)
+        stream = PromptStream(
+            open_table(config.data.train),
+            renderer,
+            seed=config.run.seed,
+            position=position,
+            rank=rank,
+            world_size=world_size,
+            batch_rows=config.data.batch_rows,
+            cpus_per_task=config.data.cpus_per_task,
+            timeout_s=config.data.timeout_s,
+        )
+        return cls(
+            config=config,
+            config_hash=hash_of(config),
+            run_dir=config.run_dir,
+            rank=rank,
+            world_size=world_size,
+            policy=policy,
+            reference=reference,
+            method=make_method(config),
+            stream=stream,
+            eval_prompts=(
+                load_prompts(config.eval.path, renderer, config.eval.num_prompts)
+                if config.eval.path is not None
+                else None
+            ),
+            pool=EnginePool(
+                services.engines,
+                forbidden_ids=_vision_ids(policy.model.config),
+                max_num_seqs=config.rollout.max_num_seqs,
+                request_timeout_s=config.rollout.request_timeout_s,
+                max_restarts=config.rollout.max_restarts,
+                rank=rank,
+                resync=getattr(channel, "resync", None),
+            ),
+            channel=channel,
+            embedder=EmbedderPool(services.embedders, config.embedder.timeout_s),
+            grader=Grader(limit_s=config.reward.verify_timeout_s),
+            encoder=PromptEncoder(config.model.path),
+            tracker=_tracker(config, rank, start_step),
+            ledger=_ledger(config, rank, start_step),
+            start_step=start_step,
+        )
+
+    def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """The trainer's view of a prompt."""
+        return self.encoder.encode(prompt)
+
+    def pool_metrics(self, clock: Clock) -> dict[str, float]:
+        """Counters of this rank's pool and stream since the last call."""
+        stats = self.pool.stats
+        tokens, self._tokens_before = stats.tokens - self._tokens_before, stats.tokens
+        return {
+            "rollout/tokens_per_s": tokens / max(1e-9, clock.metrics()["time/rollout_s"]),
+            "rollout/stale_refused": float(stats.stale_refused),
+            "rollout/engine_failures": float(stats.engine_failures),
+            "rollout/retried": float(stats.retried),
+            "rollout/resynced": float(stats.resynced),
+            "data/position": float(self.stream.position),
+            "data/dropped": float(sum(len(rows) for rows in self.stream.dropped.values())),
+        }
+
+    def close(self) -> None:
+        """Stop what runs in this process."""
+        self.stream.close()
+        self.grader.close()
+        self.tracker.close()
+
+
+def make_renderer(config: Config) -> PromptRenderer:
+    """The renderer that a config describes."""
+    return PromptRenderer.from_pretrained(
+        config.model.path,
+        template=config.data.template,
+        system_prompt=config.data.system_prompt,
+        max_prompt_tokens=config.data.max_prompt_tokens,
+    )
+
+
+def make_channel(config: Config, services: Services, rank: int) -> WeightChannel:
+    """The transport that the placement asks for."""
+    if services.transport == "object_store":
+        return ObjectStoreChannel(
+            engines=services.engines,
+            publisher=services.publisher,
+            publisher_name=services.publisher_name,
+            is_sender=rank == 0,
+            bucket_bytes=config.sync.bucket_mib * 2**20,
+            pause=config.sync.pause,
+            timeout_s=config.sync.timeout_s,
+            start_timeout_s=config.rollout.start_timeout_s,
+        )
+    from mupo_ray.sync.native import NativeChannel
+
+    return NativeChannel(
+        services.transport,
+        engines=services.engines,
+        is_sender=rank == 0,
+        rank=rank,
+        pause=config.sync.pause,
+        timeout_s=config.sync.timeout_s,
+    )
+
+
+def hash_of(config: Config) -> str:
+    """Fingerprint of all that decides a run's numbers."""
+    text = config.model_dump_json(exclude=_MAY_CHANGE)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _resume(policy: DeepSpeedPolicy, config: Config) -> tuple[int, int]:
+    """Finished steps and stream position of the newest whole checkpoint, loaded (C)."""
+    folder = from_rank_zero(
+        checkpoint.latest_complete(config.run_dir) if policy.rank == 0 else None
+    )
+    if folder is None:
+        return 0, 0
+    began = time.monotonic()
+    state = checkpoint.load(policy, folder)
+    logger.info("resumed %s in %.1f s", folder, time.monotonic() - began)
+    return state.step, state.stream_position
+
+
+def _card(config: Config) -> Card | None:
+    if config.run.device == "cpu":
+        return None
+    context = ray.get_runtime_context()
+    return Card(node_id=context.get_node_id(), gpu=context.get_accelerator_ids()["GPU"][0])
+
+
+def _vision_ids(model_config: Any) -> tuple[int, ...]:
+    """Placeholders of pictures and videos: sampled, they would break the trainer's forward pass."""
+    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    return tuple(
+        sorted({int(i) for n in names if (i := getattr(model_config, n, None)) is not None})
+    )
+
+
+def _tracker(config: Config, rank: int, start_step: int) -> Tracker:
+    if rank != 0:
+        return _Silent()
+    return open_trackers(
+        config.run_dir,
+        config.tracking.backends,
+        project=config.tracking.project,
+        run_name=config.run.name,
+        config=config.model_dump(mode="json"),
+        resume_after=start_step if start_step > 0 else -1,
+    )
+
+
+def _ledger(config: Config, rank: int, start_step: int) -> Any:
+    return Ledger(config.run_dir / "ledger", next_step=start_step) if rank == 0 else None
+
+
+class _Silent:
+    """Ranks other than 0 record nothing."""
+
+    def log(self, step: int, values: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
