@@ -4,8 +4,9 @@ Minimise the inertia (sum of squared distances to the mean of the own group) ove
 into K groups of at least `min_group_size` rows. N = responses to one prompt, K = groups, D =
 embedding width. D enters once, in the Gram matrix; all the search works on [N, N].
 
-Up to `MAX_EXACT_ROWS` rows the result is the true optimum (`partition_exact.py`); above it is the
-best of many local searches (`partition_search.py`).
+Up to `MAX_EXACT_ROWS` rows the result is the true optimum (`partition_exact.py`): always with two
+or three groups, and with more unless a fixed budget of work runs out. Otherwise it is the best of
+many local searches (`partition_search.py`).
 
 The order of the rows does not matter. Rows are first sorted by content, so the search sees the same
 matrix however they came, and groups are numbered by falling size, then by that order. When two

@@ -1,4 +1,4 @@
-"""The optimum of constrained k-means for small N, by pricing all subsets of rows.
+"""The optimum of constrained k-means for small N, from the costs of all subsets of rows.
 
 A subset of rows is a bit mask; its cost is its own scatter. A partition is K disjoint masks that
 cover all rows. For K = 2 the second mask is the complement, so the optimum is read off the table of
@@ -11,6 +11,10 @@ costs. For K >= 3:
    gap between start and bound is in no better partition and is dropped. A few subgradient steps on
    y leave some tens of the 2**N subsets, whatever the data look like.
 3. Search the subsets that are left. The bound only prunes, so the result is exact for any y.
+
+With four groups and more the tree of step 3 can grow where the bound is loose (many groups of one
+or two rows, without structure). It is cut after a fixed number of nodes, and the best partition
+found by then, or by `partition_search.py`, is returned.
 
 The bound is that of column generation for minimum sum-of-squares clustering (du Merle et al. 2000).
 """
@@ -43,6 +47,8 @@ _ROUNDS_BEFORE_SEARCH = 8
 # Prices are raised on the subsets that matter most; all are priced again after each round.
 _WORKING_SUBSETS = 256
 _PRICE_STEPS = 8
+# About half a second; two and three groups never come near.
+_MAX_NODES = 20_000
 
 
 class _Tables(NamedTuple):
@@ -88,8 +94,12 @@ def exact_partition(gram: Floats, num_groups: int, min_group_size: int) -> Ints:
     if not left.size:
         return _labels(masks, num_rows)
     upper = float(cost[masks].sum())
-    better = _best_cover(cost, left, prices, num_groups, upper - tolerance)
-    return _labels(masks if better is None else better, num_rows)
+    better, is_complete = _best_cover(cost, left, prices, num_groups, upper - tolerance)
+    candidates = [masks if better is None else better]
+    if not is_complete:
+        wide = searched_partition(gram, num_groups, min_group_size, seed=0)
+        candidates.append(_resplit(cost, _masks(wide, num_groups), tolerance))
+    return _labels(min(candidates, key=lambda found: float(cost[found].sum())), num_rows)
 
 
 @lru_cache(maxsize=16)
@@ -323,8 +333,8 @@ def _first_prices(gram: Floats, masks: list[int]) -> Floats:
 
 def _best_cover(
     cost: Floats, left: Ints, prices: Floats, num_groups: int, below: float
-) -> list[int] | None:
-    """Cheapest partition made of `left` that costs less than `below`, or None."""
+) -> tuple[list[int] | None, bool]:
+    """Cheapest partition of `left` that costs less than `below`, and whether all were searched."""
     num_rows = prices.shape[0]
     reduced = cost[left] - _bits_of(left, num_rows) @ prices
     lowest = left & -left
@@ -332,10 +342,14 @@ def _best_cover(
     least = float(reduced[lowest > 1].min())
     total = float(prices.sum())
     best: list[int] | None = None
+    nodes_left = _MAX_NODES if num_groups > 3 else 1 << num_rows
 
     def extend(rest: int, chosen: list[int], spent: float, bound: float) -> None:
         """Cover `rest`; `bound` is the sum of prices plus the reduced costs of `chosen`."""
-        nonlocal best, below
+        nonlocal best, below, nodes_left
+        nodes_left -= 1
+        if nodes_left < 0:
+            return
         remaining = num_groups - len(chosen)
         candidates = by_lowest[(rest & -rest).bit_length() - 1]
         fits = (left[candidates] & ~rest) == 0
@@ -359,4 +373,4 @@ def _best_cover(
             extend(rest ^ mask, [*chosen, mask], spent + float(cost[mask]), next_bound)
 
     extend((1 << num_rows) - 1, [], 0.0, total)
-    return best
+    return best, nodes_left >= 0

@@ -218,14 +218,16 @@ class PromptStream:
 
     def _feed(self) -> None:
         """Thread: run one pipeline after the other, and hand on what comes out."""
+        # Each task renders `batch_rows` of this rank's positions, which lie `world_size` apart.
+        step = self._batch_rows * self._world_size
         first = self._first_own(self._position)
-        count = _TASKS_PER_PIPELINE * self._batch_rows
         try:
             while not self._stop.is_set():
-                for item in self._pipeline(first, count):
+                end = first + _TASKS_PER_PIPELINE * step
+                for item in self._pipeline(range(first, end, step)):
                     if not self._hand_on(item):
                         return
-                first += count * self._world_size
+                first = end
         except BaseException as err:  # Raised again by next(), in the thread that waits for it.
             if not self._stop.is_set():
                 self._hand_on(err)
@@ -240,17 +242,18 @@ class PromptStream:
             return True
         return False
 
-    def _pipeline(self, first: int, count: int) -> Iterator[_Item]:
-        """Prompts of `count` of this rank's positions from `first` on, through Ray Data."""
+    def _pipeline(self, firsts: range) -> Iterator[_Item]:
+        """Prompts from Ray Data, one task for each of the first positions given."""
         task = partial(
             _render_task,
             table=self._table,
             plan=self._plan,
             order=self._order,
-            first=first,
+            count=self._batch_rows,
             stride=self._world_size,
         )
-        dataset = ray.data.range(count, override_num_blocks=-(-count // self._batch_rows))
+        # Not ray.data.range: each of its own tasks would need a whole free CPU.
+        dataset = ray.data.from_items(list(firsts), override_num_blocks=len(firsts))
         dataset = dataset.map_batches(
             task,
             batch_size=None,
@@ -266,9 +269,9 @@ class PromptStream:
         context.print_on_execution_start = False
         # Advice on memory that no one asked for, in the middle of the run's own lines.
         context.issue_detectors_config.detectors = []
-        # A line for every pipeline's start and end, and a warning that the progress bar is off.
-        logging.getLogger("ray.data").setLevel(logging.WARNING)
-        logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)
+        # Lines at every pipeline's start and end, that the progress bar is off, and that no CPU is
+        # left over: Ray Data then runs one task at a time, which is enough.
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
         # The feeder thread fetches blocks ahead of need; Ray's own prefetching adds nothing.
         batches = dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
         for block in batches:
@@ -377,11 +380,11 @@ def _render_task(
     table: PromptTable,
     plan: ray.ObjectRef,
     order: PromptOrder,
-    first: int,
+    count: int,
     stride: int,
 ) -> pa.Table:
-    """One Ray Data task: numbers in the pipeline's range to rendered prompts."""
-    positions = [first + int(i) * stride for i in batch["id"]]
+    """One Ray Data task: render `count` positions, `stride` apart, from each first one."""
+    positions = [int(first) + i * stride for first in batch["item"] for i in range(count)]
     try:
         items = _render(table, _renderer(plan), order, positions)
     except DataError as err:

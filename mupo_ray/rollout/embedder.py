@@ -52,7 +52,7 @@ class TextEmbedder:
 
     def ready(self) -> int:
         """Width D of the vectors."""
-        return int(self._model.get_sentence_embedding_dimension() or 0)
+        return int(self._model.get_embedding_dimension() or 0)
 
     def embed(self, texts: list[str]) -> tuple[np.ndarray, float]:
         """Vectors of texts; a text is computed once while the cache holds it.

@@ -29,8 +29,6 @@ from mupo_ray.sync.bucket import Manifest, digest_of, tensors_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-logger = logging.getLogger(__name__)
-
 _PR_SET_PDEATHSIG = 1
 
 
@@ -163,7 +161,11 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-# Both run at import, which vLLM does in every worker before it makes its transfer engine.
+# It warns of every layer that holds no weight of its own (rotary embeddings, tied heads), each time;
+# whether a load was whole is checked by count and checksum.
+logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
+
+# This runs at import, which vLLM does in every worker before it makes its transfer engine.
 if "object_store" not in WeightTransferEngineFactory._registry:
     WeightTransferEngineFactory.register_engine("object_store", ObjectStoreTransferEngine)
 

@@ -214,6 +214,20 @@ def test_a_file_that_vanishes_ends_in_one_message(tmp_path, renderer) -> None:
     stream.close()
 
 
+def test_a_tenth_of_a_cpu_is_enough(table, renderer) -> None:
+    @ray.remote(num_cpus=1.9)
+    class Trainer:
+        def hold(self) -> None:
+            pass
+
+    trainer = Trainer.remote()
+    ray.get(trainer.hold.remote())
+    try:
+        assert read(table, renderer, [4])[0] == [expected_ids(0, 4)]
+    finally:
+        ray.kill(trainer)
+
+
 def test_waiting_for_a_cpu_that_never_comes_ends_in_time(table, renderer) -> None:
     stream = PromptStream(table, renderer, seed=0, cpus_per_task=64, timeout_s=3)
     with pytest.raises(DataError, match=r"position 0 .* within 3 s.*needs 64 CPU, .* has .* free"):

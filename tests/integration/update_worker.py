@@ -211,13 +211,13 @@ def small_steps(folder: Path) -> dict[str, Any]:
             folder,
             model={"dtype": "bfloat16"},
             loss={"kl_coef": 0.0},
-            train={"optimizer": {"lr": 3e-4, "warmup_steps": 0, "weight_decay": 0.0}},
+            train={"optimizer": {"lr": 1e-3, "warmup_steps": 0, "weight_decay": 0.0}},
         )
     )
     item = cohort(policy.model.config, 0, [3, 4])
     mine = [item] if policy.rank == 0 else []
     norms = []
-    for _ in range(12):
+    for _ in range(6):
         train_step(policy, None, mine)
         norms.append(policy.model.model.language_model.norm.weight.detach().clone())
     return {"norms": norms, "dtypes": {str(t.dtype) for t in weights(policy).values()}}
