@@ -31,8 +31,10 @@ class EncodedPrompt:
 class PromptEncoder:
     """Encodes prompts with a model's own image processor."""
 
-    def __init__(self, model_path: str) -> None:
-        processor = load_processor(model_path)
+    def __init__(
+        self, model_path: str, min_pixels: int | None = None, max_pixels: int | None = None
+    ) -> None:
+        processor = load_processor(model_path, min_pixels, max_pixels)
         self._images: Any = processor.image_processor
         self._image_token_id: int = processor.image_token_id
 

@@ -111,6 +111,8 @@ class PromptRenderer:
         template: str = "plain",
         system_prompt: str | None = None,
         max_prompt_tokens: int,
+        min_pixels: int | None = None,
+        max_pixels: int | None = None,
     ) -> PromptRenderer:
         """Build a renderer for a model.
 
@@ -119,12 +121,14 @@ class PromptRenderer:
             template: `plain`, `paper`, `math`, `r1v`, or a text file that holds `{problem}`.
             system_prompt: system message; None leaves it to the chat template.
             max_prompt_tokens: longest prompt, image tokens included.
+            min_pixels: smaller pictures are scaled up to it; the processor's own limit where None.
+            max_pixels: larger pictures are scaled down to it; likewise.
 
         Raises:
             DataError: no such model, no processor for images, a chat template without image
                 support, or a bad prompt template.
         """
-        processor = load_processor(model_path)
+        processor = load_processor(model_path, min_pixels, max_pixels)
         images = processor.image_processor
         renderer = cls(
             RenderPlan(
@@ -326,8 +330,15 @@ def num_image_tokens(
 
 
 @lru_cache(maxsize=4)
-def load_processor(model_path: str) -> Any:
+def load_processor(
+    model_path: str, min_pixels: int | None = None, max_pixels: int | None = None
+) -> Any:
     """The model's processor, from a folder or a Hugging Face id; loaded once a process.
+
+    Args:
+        model_path: folder or id.
+        min_pixels: smaller pictures are scaled up to it; the processor's own limit where None.
+        max_pixels: larger pictures are scaled down to it; likewise.
 
     Raises:
         DataError: no such model, or it has no processor for images and chat.
@@ -357,6 +368,11 @@ def load_processor(model_path: str) -> Any:
         )
     if not processor.chat_template:
         raise DataError(f"model {model_path!r} has no chat template; one with images is expected")
+    limits = {"shortest_edge": min_pixels, "longest_edge": max_pixels}
+    for edge, pixels in limits.items():
+        if pixels is not None:
+            # Under these names the Qwen-VL processors keep numbers of pixels (transformers 5.19).
+            images.size[edge] = pixels
     return processor
 
 

@@ -333,7 +333,8 @@ class VllmEngine:
 
 def _set_environment(settings: EngineSettings) -> None:
     """vLLM reads these at import and in its subprocesses."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    # Its warnings at every start (eager mode, no Triton) tell a user of this package nothing.
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ["VLLM_NO_USAGE_STATS"] = "1"
     if settings.device == "cpu":
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")

@@ -134,7 +134,9 @@ class Worker:
             channel=channel,
             embedder=EmbedderPool(services.embedders, config.embedder.timeout_s),
             grader=Grader(limit_s=config.reward.verify_timeout_s),
-            encoder=PromptEncoder(config.model.path),
+            encoder=PromptEncoder(
+                config.model.path, config.data.min_pixels, config.data.max_pixels
+            ),
             tracker=_tracker(config, rank, start_step),
             ledger=_ledger(config, rank, start_step),
             start_step=start_step,
@@ -172,6 +174,8 @@ def make_renderer(config: Config) -> PromptRenderer:
         template=config.data.template,
         system_prompt=config.data.system_prompt,
         max_prompt_tokens=config.data.max_prompt_tokens,
+        min_pixels=config.data.min_pixels,
+        max_pixels=config.data.max_pixels,
     )
 
 
