@@ -47,7 +47,7 @@ class RunConfig(Section):
 class ModelConfig(Section):
     """The policy to start from."""
 
-    path: str = "runs/demo/data/model"
+    path: str = "runs/demo/model"
     """Hugging Face folder or id of a Qwen2.5-VL or Qwen3-VL model."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Compute type of trainer and engines."""

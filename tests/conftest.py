@@ -1,11 +1,17 @@
-"""Fixtures shared by all tests: the environment of every process, and one local Ray."""
+"""Fixtures shared by all tests: the environment of every process, one local Ray, one engine."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from mupo_ray.config import Config
+    from mupo_ray.rollout.services import Services
 
 # Before torch, vLLM or Ray is imported, and inherited by every process that tests start.
 os.environ.update(
@@ -13,16 +19,102 @@ os.environ.update(
     VLLM_CPU_KVCACHE_SPACE="1",
     VLLM_CPU_OMP_THREADS_BIND="nobind",
     TORCH_COMPILE_DISABLE="1",
+    TOKENIZERS_PARALLELISM="false",
     HF_HUB_OFFLINE="1",
     RAY_AUTH_MODE="disabled",
+    # Idle workers are started as tests need them, and at the priority of what they wait for.
+    RAY_prestart_worker_first_driver="0",
+    RAY_worker_niceness="0",
 )
+
+MakeConfig = Callable[..., "Config"]
 
 
 @pytest.fixture(scope="session")
 def ray_local() -> Iterator[None]:
-    """A Ray of this test run's own, with 2 CPUs."""
+    """A Ray of this test run's own; its 8 CPUs are logical, so that no test waits for another."""
     import ray
 
-    ray.init(address="local", num_cpus=2, log_to_driver=False)
+    ray.init(
+        address="local",
+        num_cpus=8,
+        namespace="mupo_ray",
+        object_store_memory=300 * 2**20,
+        log_to_driver=False,
+    )
     yield
     ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of the tiny Qwen2.5-VL with random weights of seed 0, tied."""
+    from mupo_ray.data.tiny_model import build_tiny_model
+
+    return build_tiny_model(tmp_path_factory.mktemp("models") / "tied", 0)
+
+
+@pytest.fixture(scope="session")
+def puzzles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Picture puzzles as parquet: 40 rows to train on, 4 to evaluate on."""
+    from mupo_ray.data.puzzle_files import write_puzzles
+
+    return write_puzzles(tmp_path_factory.mktemp("puzzles"), 0, {"train": 40, "eval": 4})
+
+
+@pytest.fixture(scope="session")
+def make_config(
+    tiny_model: Path, puzzles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> MakeConfig:
+    """Settings of a small run: `make_config("name", "section.field=value", ...)`."""
+    from mupo_ray.config_io import load_config
+
+    runs = tmp_path_factory.mktemp("runs")
+    base = (
+        f"run.storage_path={runs}",
+        f"model.path={tiny_model}",
+        f"data.train={puzzles['train']}",
+        "data.prompts_per_step=4",
+        "rollout.num_generations=6",
+        "rollout.max_new_tokens=16",
+        "rollout.max_num_seqs=64",
+        "rollout.max_model_len=256",
+        "rollout.kv_cache_gib=0.5",
+        "rollout.max_restarts=8",
+        "method.min_group_size=3",
+        "train.num_steps=2",
+        f"eval.path={puzzles['eval']}",
+        "eval.every_steps=2",
+        "eval.num_prompts=2",
+        "eval.num_samples=4",
+        "eval.pass_k=[1, 2, 4]",
+        "checkpoint.every_steps=2",
+        "tracking.cohorts_every_steps=1",
+    )
+
+    def make(name: str, *overrides: str) -> Config:
+        return load_config([], [*base, f"run.name={name}", *overrides])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def services(ray_local: None, make_config: MakeConfig) -> Iterator[Services]:
+    """One engine and one embedder for `tiny_model`, started once for all tests."""
+    from mupo_ray.rollout.services import services_of
+    from mupo_ray.sync.placement import wait_for_plan
+
+    config = make_config("services")
+    with services_of(config, wait_for_plan(config)) as running:
+        yield running
+
+
+@pytest.fixture
+def on_actor() -> Callable[[Any, Callable[[Any], Any]], Any]:
+    """Run a function on an actor's instance: tests break a running engine with it."""
+    import ray
+
+    def call(actor: Any, function: Callable[[Any], Any]) -> Any:
+        return ray.get(actor.__ray_call__.remote(function), timeout=120)
+
+    return call

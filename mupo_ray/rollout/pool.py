@@ -47,7 +47,6 @@ class SamplingPlan:
 class PoolStats:
     """Counts since the pool was made."""
 
-    tokens: int = 0
     stale_refused: int = 0
     """Responses or requests refused because an engine held another version."""
     engine_failures: int = 0
@@ -134,7 +133,6 @@ class EnginePool:
         except BaseException:
             self._abort(requests, running)
             raise
-        self.stats.tokens += sum(r.num_tokens for cohort in results.values() for r in cohort)
         return [results[i] for i in range(len(requests))]
 
     def _request(self, i: int, prompt: Prompt, plan: SamplingPlan, version: int) -> SampleRequest:

@@ -86,6 +86,12 @@ class ObjectStoreTransferEngine(
             )
         _, _, manifest, buckets = self.staged
         self.model.load_weights(self._staged_tensors(manifest, buckets))
+        lacking = _incomplete_layers(self.model, self.model_config)
+        if lacking:
+            raise WeightSyncError(
+                f"version {update_info.version} lacks weights of {len(lacking)} layers "
+                f"({', '.join(lacking[:4])}); every weight of the model should be sent"
+            )
         self.num_loaded = manifest.num_tensors
         self.staged = None
 
@@ -144,6 +150,34 @@ def _join_cluster(address: str, namespace: str) -> None:
         ray.init(
             address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR"
         )
+
+
+def _incomplete_layers(model: torch.nn.Module, model_config: Any) -> list[str]:
+    """Layers that got not all of their parameters; asked before they are finalised (vLLM 0.29).
+
+    A layer that got all of them counts as done for the reload. A vocabulary is padded, so there any
+    part will do; a tied head gets nothing.
+    """
+    from vllm.model_executor.layers.attention import is_deferred_attention_layer
+    from vllm.model_executor.layers.vocab_parallel_embedding import (
+        ParallelLMHead,
+        VocabParallelEmbedding,
+    )
+    from vllm.model_executor.model_loader.reload.layerwise import get_layerwise_info
+
+    is_tied = bool(getattr(model_config.hf_text_config, "tie_word_embeddings", False))
+    lacking = []
+    for name, layer in model.named_modules():
+        progress = get_layerwise_info(layer)
+        if not progress.can_load() or is_deferred_attention_layer(layer):
+            continue
+        if is_tied and isinstance(layer, ParallelLMHead):
+            continue
+        size = sum(p.numel() for p in layer.parameters(recurse=False))
+        least = min(size, 1) if isinstance(layer, VocabParallelEmbedding) else size
+        if progress.load_numel < least:
+            lacking.append(name)
+    return lacking
 
 
 def _repack_heads(model: torch.nn.Module) -> None:

@@ -85,7 +85,7 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
         with clock("sync"):
             stats |= _broadcast(w, step + 1)  # C
         record = join(gather_objects(record_step(scored, sampled, embedded)))  # C
-        stats |= metrics_of(record, w.world_size) | w.method.metrics(step) | w.pool_metrics(clock)
+        stats |= metrics_of(record, w.world_size) | w.method.metrics(step) | w.pool_metrics()
         is_last = step + 1 == config.train.num_steps or step + 1 == stop_after_step
         if w.eval_prompts is not None and (is_last or (step + 1) % config.eval.every_steps == 0):
             with clock("eval"):
@@ -104,7 +104,9 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
                 )
             )
         _save_cohorts(w, step, scored)
-        _log(w, step + 1, stats | clock.metrics())
+        stats |= clock.metrics()
+        stats["rollout/tokens_per_s"] = sum(record.lengths) / stats["time/rollout_s"]
+        _log(w, step + 1, stats)
         if is_last:
             return
 

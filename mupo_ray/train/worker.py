@@ -31,7 +31,6 @@ from mupo_ray.train.ledger import Ledger
 from mupo_ray.train.policy import DeepSpeedPolicy, ReferencePolicy, init_distributed
 
 if TYPE_CHECKING:
-    from mupo_ray.train.clock import Clock
     from mupo_ray.types import Prompt
 
 logger = logging.getLogger(__name__)
@@ -69,7 +68,6 @@ class Worker:
     tracker: Tracker
     ledger: Ledger
     start_step: int
-    _tokens_before: int = 0
 
     @staticmethod
     def run_dir_of(inputs: dict[str, Any]) -> Path:
@@ -146,12 +144,10 @@ class Worker:
         """The trainer's view of a prompt."""
         return self.encoder.encode(prompt)
 
-    def pool_metrics(self, clock: Clock) -> dict[str, float]:
-        """Counters of this rank's pool and stream since the last call."""
+    def pool_metrics(self) -> dict[str, float]:
+        """Counters of this rank's pool and stream since the start."""
         stats = self.pool.stats
-        tokens, self._tokens_before = stats.tokens - self._tokens_before, stats.tokens
         return {
-            "rollout/tokens_per_s": tokens / max(1e-9, clock.metrics()["time/rollout_s"]),
             "rollout/stale_refused": float(stats.stale_refused),
             "rollout/engine_failures": float(stats.engine_failures),
             "rollout/retried": float(stats.retried),
