@@ -31,7 +31,7 @@ help:  ## list the targets
 
 env: $(STAMP)  ## build .venv from constraints/cpu.txt; nothing to do when it is current
 
-$(STAMP): $(PINS) pyproject.toml $(wildcard tools/torchvision_cpu/*)
+$(STAMP): $(PINS) pyproject.toml $(wildcard tools/torchvision_cpu/*.*)
 	@command -v $(PYTHON) >/dev/null || \
 	  { echo "$(PYTHON) is not on PATH: mupo_ray needs Python 3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -204,6 +204,37 @@ def load_resolved(run_dir: Path) -> Config:
         raise ConfigError(f"{path}: {err}; should be the record of a run") from None
 
 
+def resolve_paths(config: Config) -> Config:
+    """The same config with local paths made absolute.
+
+    Workers run in folders of their own, so a path relative to the driver's means nothing to them.
+    Names that are no local path here (ids of a hub, globs of a mounted store) stay as they are.
+    """
+
+    def absolute(text: str) -> str:
+        path = Path(text).expanduser()
+        is_local = path.exists() or (path.parent.is_dir() and path.parent != Path())
+        return str(path.absolute()) if is_local else text
+
+    def section(name: str, field: str) -> Any:
+        part = getattr(config, name)
+        value = getattr(part, field)
+        return part.model_copy(update={field: None if value is None else absolute(value)})
+
+    storage = str(Path(config.run.storage_path).expanduser().absolute())
+    return config.model_copy(
+        update={
+            "run": config.run.model_copy(update={"storage_path": storage}),
+            "model": section("model", "path"),
+            "data": section("data", "train").model_copy(
+                update={"template": absolute(config.data.template)}
+            ),
+            "embedder": section("embedder", "model"),
+            "eval": section("eval", "path"),
+        }
+    )
+
+
 def _versions() -> dict[str, str]:
     versions = {}
     for name in _PACKAGES.split():

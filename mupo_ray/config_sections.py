@@ -71,7 +71,7 @@ class DataConfig(Section):
     max_pixels: PositiveInt | None = None
     """Larger pictures are scaled down to this many pixels; the processor's own limit where null."""
     template: str = "plain"
-    """Prompt template: `plain`, `math`, `r1v`, or the path of a text file holding `{problem}`."""
+    """Prompt template: `plain`, `paper`, `math`, `r1v`, or a text file holding `{problem}`."""
     system_prompt: str | None = None
     """System message of the chat; none where null."""
     batch_rows: PositiveInt = 16

@@ -6,6 +6,7 @@ training samples at, so that numbers of different runs compare.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ import numpy as np
 from mupo_ray.core.diversity import effective_strategies_of_embeddings, pairwise_diversity
 from mupo_ray.core.passk import any_of_k, pass_at_k_map
 from mupo_ray.core.seeding import derive_seed
+from mupo_ray.errors import EmbeddingError
 from mupo_ray.rollout.pool import SamplingPlan
 from mupo_ray.train.stages import embed_cohorts, judge_cohorts
 
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.rollout.pool import EnginePool
     from mupo_ray.types import Prompt
+
+logger = logging.getLogger(__name__)
 
 # The paper's acc@4 takes exactly four samples.
 _ANY_OF = 4
@@ -78,15 +82,16 @@ def evaluate(
         top_p=1.0,
         seed=derive_seed(config.run.seed, "eval"),
     )
-    greedy = judge_cohorts(
-        prompts, pool.generate(prompts, greedy_plan, version=version), grader
-    )
-    sampled = judge_cohorts(
-        prompts, pool.generate(prompts, sampled_plan, version=version), grader
-    )
+    greedy = judge_cohorts(prompts, pool.generate(prompts, greedy_plan, version=version), grader)
+    sampled = judge_cohorts(prompts, pool.generate(prompts, sampled_plan, version=version), grader)
     vectors: list[np.ndarray] | None = None
     if embedder is not None and config.eval.num_samples > 1:
-        vectors, _ = embed_cohorts(sampled, embedder)
+        try:
+            vectors, _ = embed_cohorts(sampled, embedder)
+        except EmbeddingError as err:
+            if config.embedder.on_failure == "stop":
+                raise
+            logger.warning("version %d is evaluated without diversity: %s", version, err)
     return [
         EvalRecord(
             prompt_id=s.prompt.prompt_id,
@@ -109,7 +114,9 @@ def evaluate(
     ]
 
 
-def eval_metrics(records: Sequence[EvalRecord], name: str, pass_k: Sequence[int]) -> dict[str, float]:
+def eval_metrics(
+    records: Sequence[EvalRecord], name: str, pass_k: Sequence[int]
+) -> dict[str, float]:
     """Metrics of all ranks' records, under `eval/<name>/...`.
 
     Args:

@@ -1,5 +1,7 @@
 """MUPO (arXiv:2604.00479): groups of alike reasoning, each normalised on its own.
 
+From the samples of one prompt to their advantages:
+
     embeddings of the reasoning --constrained k-means--> K groups
     reward = accuracy + format + weight(step) * distance to the other groups, if right
     advantage = z-score inside the group * size weight of the group
@@ -61,8 +63,7 @@ class Mupo:
             embeddings, self._config.num_groups, self._config.min_group_size, self._seed
         )
         return [
-            self._score(c, e, g, step)
-            for c, e, g in zip(cohorts, embeddings, groups, strict=True)
+            self._score(c, e, g, step) for c, e, g in zip(cohorts, embeddings, groups, strict=True)
         ]
 
     def metrics(self, step: int) -> dict[str, float]:
@@ -104,8 +105,9 @@ class Mupo:
         self, cohort: Cohort, embeddings: np.ndarray | None, groups: np.ndarray, weight: float
     ) -> dict[str, np.ndarray]:
         accuracy, format_ = accuracy_of(cohort), format_of(cohort)
-        has_others = embeddings is not None and len(np.unique(groups)) > 1
-        distance = distance_to_other_groups(embeddings, groups) if has_others else None
+        distance = None
+        if embeddings is not None and len(np.unique(groups)) > 1:
+            distance = distance_to_other_groups(embeddings, groups)
         if self._config.reward_form == "release":
             return release_reward_parts(
                 accuracy,

@@ -44,7 +44,9 @@ class TextEmbedder:
         try:
             self._model = SentenceTransformer(path, device=device)
         except Exception as err:
-            raise EmbeddingError(f"embedder.model = {config.model!r} cannot be loaded: {err}") from err
+            raise EmbeddingError(
+                f"embedder.model = {config.model!r} cannot be loaded: {err}"
+            ) from err
         self._model.max_seq_length = min(config.max_tokens, self._model.max_seq_length or 10**9)
         self._batch_size = config.batch_size
         self._cache: OrderedDict[str, np.ndarray] = OrderedDict()

@@ -332,7 +332,7 @@ class VllmEngine:
 
 
 def _set_environment(settings: EngineSettings) -> None:
-    """vLLM reads these at import and in its subprocesses."""
+    """Set what vLLM reads at import and in its subprocesses."""
     # Its warnings at every start (eager mode, no Triton) tell a user of this package nothing.
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     os.environ["VLLM_NO_USAGE_STATS"] = "1"

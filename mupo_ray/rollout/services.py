@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import time
 import uuid
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
+from mupo_ray.config_io import resolve_paths
 from mupo_ray.errors import MupoError, PlacementError, RolloutError
 from mupo_ray.rollout.embedder import TextEmbedder
 from mupo_ray.rollout.engine import EngineSettings, VllmEngine
@@ -118,6 +120,7 @@ def wait_for_cards(switchboard: Any, num_workers: int, timeout_s: float) -> list
 
 def fingerprint(config: Config) -> str:
     """What services depend on, as text."""
+    config = resolve_paths(config)
     parts = (
         config.run.device,
         config.model.path,
@@ -133,24 +136,27 @@ def fingerprint(config: Config) -> str:
     return repr(parts)
 
 
-def start_services(config: Config, plan: PlacementPlan, cards: Sequence[Card] = ()) -> Services:
+def start_services(
+    config: Config,
+    plan: PlacementPlan,
+    cards: Sequence[Card] = (),
+    cancelled: threading.Event | None = None,
+) -> Services:
     """Start engines, embedders and the publisher, all at once, and wait until they answer.
 
     Args:
         config: of the run.
         plan: where they go.
         cards: the trainers' cards, where engines share them.
+        cancelled: set from another thread to give up.
 
     Raises:
-        RolloutError: one failed or was late; all are stopped again.
+        RolloutError: given up, or one failed or was late; all are stopped again.
     """
+    config = resolve_paths(config)
     context = ray.get_runtime_context()
     name = f"mupo-publisher-{uuid.uuid4().hex[:8]}"
-    publisher = (
-        ray.remote(WeightPublisher)
-        .options(name=name, num_cpus=0)
-        .remote()
-    )
+    publisher = ray.remote(WeightPublisher).options(name=name, num_cpus=0).remote()
     settings = EngineSettings(
         model_path=config.model.path,
         dtype=config.model.dtype,
@@ -197,40 +203,43 @@ def start_services(config: Config, plan: PlacementPlan, cards: Sequence[Card] = 
     answers = {e.status.remote(): f"engine {i}" for i, e in enumerate(engines)}
     answers |= {e.ready.remote(): f"embedder {i}" for i, e in enumerate(embedders)}
     try:
-        _wait_until_up(answers, config.rollout.start_timeout_s)
+        _wait_until_up(answers, config.rollout.start_timeout_s, cancelled or threading.Event())
     except BaseException:
         stop_services(services)
         raise
     return services
 
 
-def _wait_until_up(answers: dict[Any, str], timeout_s: float) -> None:
+def _wait_until_up(answers: dict[Any, str], timeout_s: float, cancelled: threading.Event) -> None:
     began = time.monotonic()
+    next_word_s = _SAY_EVERY_S
     waiting = dict(answers)
     while waiting:
-        left_s = timeout_s - (time.monotonic() - began)
-        if left_s <= 0:
+        waited_s = time.monotonic() - began
+        if waited_s > timeout_s:
             raise RolloutError(
                 f"{', '.join(waiting.values())} not up within rollout.start_timeout_s = "
                 f"{timeout_s:g} s"
             )
-        ready, _ = ray.wait(list(waiting), num_returns=1, timeout=min(left_s, _SAY_EVERY_S))
+        if cancelled.is_set():
+            raise RolloutError(f"gave up starting {', '.join(waiting.values())}")
+        ready, _ = ray.wait(list(waiting), num_returns=1, timeout=_POLL_S)
         for ref in ready:
-            who = waiting.pop(ref)
-            try:
-                ray.get(ref)
-            except MupoError:
-                raise
-            except Exception as err:
-                cause = str(getattr(err, "cause", None) or err).strip().splitlines()
-                raise RolloutError(f"{who} failed to start: {cause[-1] if cause else err!r}") from err
-        if not ready:
-            logger.info(
-                "waiting for %s, %.0f of %g s",
-                ", ".join(waiting.values()),
-                time.monotonic() - began,
-                timeout_s,
-            )
+            _raise_unless_up(ref, waiting.pop(ref))
+        if waiting and waited_s > next_word_s:
+            next_word_s += _SAY_EVERY_S
+            names = ", ".join(waiting.values())
+            logger.info("waiting for %s, %.0f of %g s", names, waited_s, timeout_s)
+
+
+def _raise_unless_up(ref: Any, who: str) -> None:
+    try:
+        ray.get(ref)
+    except MupoError:
+        raise
+    except Exception as err:
+        lines = str(getattr(err, "cause", None) or err).strip().splitlines()
+        raise RolloutError(f"{who} failed to start: {lines[-1] if lines else err!r}") from err
 
 
 def stop_services(services: Services) -> None:

@@ -102,7 +102,7 @@ def tensors_of(
         with warnings.catch_warnings():
             # The store's memory is read-only; loading copies out of it and never writes.
             warnings.filterwarnings("ignore", message="The given (buffer|NumPy array) is not writ")
-            flat = torch.frombuffer(memoryview(array), dtype=getattr(torch, entry.dtype))
+            flat = torch.frombuffer(array.data, dtype=getattr(torch, entry.dtype))
         yield entry.name, flat.view(entry.shape)
 
 
@@ -116,7 +116,7 @@ class Digest:
         """Take in one bucket."""
         for entry, array in zip(layout, arrays, strict=True):
             self._hash.update(f"{entry.name}|{entry.dtype}|{entry.shape}".encode())
-            self._hash.update(array)
+            self._hash.update(array.data)
 
     def hex(self) -> str:
         """16 hexadecimal digits."""

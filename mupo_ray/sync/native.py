@@ -55,7 +55,7 @@ class NativeChannel:
         self._source = _ReplayedSource()
 
     def send(self, version: int, weights: Iterable[tuple[str, torch.Tensor]]) -> SyncStats | None:
-        """See `WeightChannel.send`; an engine that fails ends the round, for all share one group."""
+        """See `WeightChannel.send`; an engine that fails ends the round: all share one group."""
         began = time.monotonic()
         self._source.fill(weights)
         if self._trainer is None:
@@ -160,7 +160,9 @@ class _EngineClient:
         offset = init_info.get("rank_offset")
         infos = []
         for count in self.devices():
-            infos.append(dict(init_info) if offset is None else {**init_info, "rank_offset": offset})
+            infos.append(
+                dict(init_info) if offset is None else {**init_info, "rank_offset": offset}
+            )
             offset = None if offset is None else offset + count
         self._call(
             "init_weight_transfer_engine",

@@ -45,9 +45,7 @@ class ObjectStoreUpdateInfo(WeightTransferUpdateInfo):
     digest: str
 
 
-class ObjectStoreTransferEngine(
-    WeightTransferEngine[ObjectStoreInitInfo, ObjectStoreUpdateInfo]
-):
+class ObjectStoreTransferEngine(WeightTransferEngine[ObjectStoreInitInfo, ObjectStoreUpdateInfo]):
     """Loads weights that `ReceiverExtension.stage_weights` mapped beforehand."""
 
     init_info_cls = ObjectStoreInitInfo
@@ -147,9 +145,7 @@ def _join_cluster(address: str, namespace: str) -> None:
     import ray
 
     if not ray.is_initialized():
-        ray.init(
-            address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR"
-        )
+        ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
 
 
 def _incomplete_layers(model: torch.nn.Module, model_config: Any) -> list[str]:

@@ -1,7 +1,7 @@
-"""The driver's side of a run: check, place, start, train, stop.
+r"""The driver's side of a run: check, place, start, train, stop.
 
 check inputs -> wait for the placement -> services (engines, embedders) | Ray Train workers
-                                                  \\______ switchboard ______/
+                                                  \______ switchboard ______/
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import ray.train
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from mupo_ray import errors
-from mupo_ray.config_io import load_resolved, save_resolved
+from mupo_ray.config_io import load_resolved, resolve_paths, save_resolved
 from mupo_ray.data.schema import open_table
 from mupo_ray.errors import CheckpointError, MupoError, TrainingError
 from mupo_ray.rollout.services import (
@@ -83,6 +83,7 @@ def run_training(
         MupoError: whatever kept the run from its end, in one message.
     """
     run_dir = config.run_dir
+    config_hash = hash_of(config)
     check_inputs(config)
     _check_same_run(config)
     run_dir.mkdir(parents=True, exist_ok=True)
@@ -91,10 +92,11 @@ def run_training(
     if plan is not None:
         logger.info("placement\n%s", render(plan, live_cluster()))
     save_resolved(config, run_dir, placement=None if plan is None else plan.as_dict())
+    config = resolve_paths(config)
     switchboard = ray.remote(Switchboard).options(num_cpus=0).remote()
     try:
         with _serving(config, plan, services, switchboard):
-            _fit(config, switchboard, stop_after_step)
+            _fit(config, config_hash, switchboard, stop_after_step)
     finally:
         ray.kill(switchboard)
     return run_dir
@@ -118,8 +120,8 @@ def _check_same_run(config: Config) -> None:
     before = load_resolved(config.run_dir)
     if hash_of(before) != hash_of(config):
         raise CheckpointError(
-            f"{config.run_dir} holds a run of another configuration ({_differences(before, config)})"
-            "; choose another run.name, or the same values to resume it"
+            f"{config.run_dir} holds a run of another configuration "
+            f"({_differences(before, config)}); choose another run.name, or the same values to resume it"
         )
 
 
@@ -166,6 +168,7 @@ class _Starter(threading.Thread):
         self._plan = plan
         self._switchboard = switchboard
         self._services: Services | None = None
+        self._cancelled = threading.Event()
 
     def run(self) -> None:
         timeout_s = self._config.rollout.start_timeout_s
@@ -173,25 +176,28 @@ class _Starter(threading.Thread):
             shares = any(bundle.cards_of for bundle in self._plan.bundles)
             workers = self._config.train.num_workers
             cards = wait_for_cards(self._switchboard, workers, timeout_s) if shares else ()
-            self._services = start_services(self._config, self._plan, cards)
+            self._services = start_services(self._config, self._plan, cards, self._cancelled)
             ray.get(self._switchboard.offer.remote(self._services), timeout=timeout_s)
         except Exception as err:
             # The trainers are waiting at the switchboard: they raise it and end the run.
-            logger.error("%s", err)
+            if not self._cancelled.is_set():
+                logger.error("%s", err)
             self._switchboard.fail.remote(str(err))
 
     def stop(self) -> None:
+        self._cancelled.set()
         self.join(timeout=self._config.rollout.start_timeout_s)
         if self._services is not None:
             stop_services(self._services)
 
 
-def _fit(config: Config, switchboard: Any, stop_after_step: int | None) -> None:
+def _fit(config: Config, config_hash: str, switchboard: Any, stop_after_step: int | None) -> None:
     on_gpu = config.run.device == "cuda"
     trainer = TorchTrainer(
         train_loop,
         train_loop_config={
             "config": config.model_dump_json(),
+            "config_hash": config_hash,
             "switchboard": switchboard,
             "stop_after_step": stop_after_step,
         },

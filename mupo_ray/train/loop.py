@@ -45,7 +45,8 @@ def train_loop(inputs: dict[str, Any]) -> None:
     """Train one run; Ray Train's `train_loop_per_worker`.
 
     Args:
-        inputs: `config` (JSON), `switchboard` (actor handle), `stop_after_step` (int or None).
+        inputs: `config` (JSON, local paths absolute), `config_hash`, `switchboard` (actor handle),
+            `stop_after_step` (int or None).
     """
     worker: Worker | None = None
     run_dir = Worker.run_dir_of(inputs)

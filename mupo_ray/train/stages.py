@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.rollout.pool import EnginePool
     from mupo_ray.train.clock import Clock
-    from mupo_ray.types import Prompt, ScoredCohort
+    from mupo_ray.types import Prompt, Response, ScoredCohort
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +101,7 @@ def sample_step(
 
 
 def judge_cohorts(
-    prompts: Sequence[Prompt], sampled: Sequence[Sequence], grader: Grader
+    prompts: Sequence[Prompt], sampled: Sequence[Sequence[Response]], grader: Grader
 ) -> list[Cohort]:
     """Give every response its verdict."""
     texts = [r.text for responses in sampled for r in responses]

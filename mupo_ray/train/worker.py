@@ -107,7 +107,7 @@ class Worker:
         )
         return cls(
             config=config,
-            config_hash=hash_of(config),
+            config_hash=inputs["config_hash"],
             run_dir=config.run_dir,
             rank=rank,
             world_size=world_size,

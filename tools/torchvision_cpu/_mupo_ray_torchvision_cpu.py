@@ -1,4 +1,4 @@
-"""Declare the two torchvision operators that CPU torch lacks, just before torchvision asks for them.
+"""Declare the two torchvision operators that CPU torch lacks, just before they are asked for.
 
 The registry's torchvision is built against CUDA torch. Beside CPU torch its import fails with
 "operator torchvision::nms does not exist". The Qwen-VL processors need torchvision to import but
@@ -17,14 +17,13 @@ class _DeclareBeforeImport:
 
     def find_spec(self, name, path=None, target=None):
         if name != "torchvision._meta_registrations":
-            return None
+            return
         sys.meta_path.remove(self)
         import torch
 
         for operator in _OPERATORS:
             if not hasattr(torch.ops.torchvision, operator):
                 torch.library.define(f"torchvision::{operator}", _SIGNATURE)
-        return None
 
 
 sys.meta_path.insert(0, _DeclareBeforeImport())

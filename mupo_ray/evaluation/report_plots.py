@@ -1,0 +1,244 @@
+"""Plots of a report as inline SVG whose colours and font are those of the page around them."""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator, ScalarFormatter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from matplotlib.axes import Axes
+
+# Stand-ins that no plot would use for itself; in the SVG they become variables of the page's style,
+# which follows the reader's light or dark scheme.
+_INK, _MUTED, _GRID = "#010101", "#010102", "#010103"
+_VARIABLES = {_INK: "ink", _MUTED: "muted", _GRID: "grid"}
+NUM_SERIES, NUM_STAGES = 6, 7
+_SERIES = [f"#0102{i:02x}" for i in range(NUM_SERIES)]
+_STAGES = [f"#0103{i:02x}" for i in range(NUM_STAGES)]
+_VARIABLES |= {colour: f"s{i}" for i, colour in enumerate(_SERIES)}
+_VARIABLES |= {colour: f"t{i}" for i, colour in enumerate(_STAGES)}
+
+# A run differs by dashes as well as by colour, for readers who cannot tell the colours apart.
+_DASHES = ("", "6 2", "2 1.5", "7 2 1.5 2", "9 3", "4 1 1 1 1 1")
+
+_SIZE = (4.0, 2.5)
+# More points than this cannot be told apart at the size shown, and make the file large.
+_MAX_POINTS = 300
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,
+    "font.size": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": _MUTED,
+    "axes.labelcolor": _INK,
+    "text.color": _INK,
+    "xtick.color": _MUTED,
+    "ytick.color": _MUTED,
+    "xtick.labelcolor": _INK,
+    "ytick.labelcolor": _INK,
+    "axes.grid": True,
+    "grid.color": _GRID,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "axes.linewidth": 0.7,
+    "lines.linewidth": 1.8,
+    "figure.constrained_layout.use": True,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One run's curve."""
+
+    series: int
+    """Number of the run: its colour and dashes."""
+    x: Sequence[float] | np.ndarray
+    y: Sequence[float] | np.ndarray
+
+
+def dashes(series: int) -> str:
+    """SVG `stroke-dasharray` of a run's lines; empty for an unbroken one."""
+    return _DASHES[series % len(_DASHES)]
+
+
+def colour(series: int) -> str:
+    """Name of the page's colour variable of a run."""
+    return f"s{series % NUM_SERIES}"
+
+
+def window_of(num_points: int) -> int:
+    """Steps that the thick line of a noisy metric averages over: odd, about a twelfth of all."""
+    return min(2 * (num_points // 24) + 1, 51)
+
+
+def smooth(values: Sequence[float]) -> np.ndarray:
+    """Centred running mean over `window_of` points; fewer at the ends, always the same on both."""
+    half = window_of(len(values)) // 2
+    total = np.concatenate([[0.0], np.cumsum(np.asarray(values, float))])
+    place = np.arange(len(values))
+    reach = np.minimum(np.minimum(place, len(values) - 1 - place), half)
+    mean: np.ndarray = (total[place + reach + 1] - total[place - reach]) / (2 * reach + 1)
+    return mean
+
+
+def curves(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) -> str:
+    """Lines with a marker at each point: metrics measured now and then.
+
+    Args:
+        lines: one a run.
+        alt: what a person who cannot see the plot should know.
+        x_label: of the x axis, with its unit.
+        y_label: of the y axis, with its unit.
+    """
+
+    def draw(axes: Axes) -> None:
+        for line in lines:
+            _draw(axes, line, marker="o", markersize=3.0)
+        _whole_steps(axes)
+
+    return _render(draw, alt, x_label, y_label)
+
+
+def noisy_curves(
+    lines: Sequence[Line], *, alt: str, x_label: str, y_label: str, log: bool = False
+) -> str:
+    """Each point thin and pale, a running mean thick: metrics measured at each step.
+
+    Args:
+        lines: one a run.
+        alt: as `curves`.
+        x_label: as `curves`.
+        y_label: as `curves`.
+        log: logarithmic y axis, without the values that have no place on it.
+    """
+
+    def draw(axes: Axes) -> None:
+        for line in lines:
+            kept = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y > 0 or not log]
+            y = [y for _, y in kept]
+            x, points, mean = (_thin(v) for v in ([x for x, _ in kept], y, smooth(y)))
+            _draw(axes, Line(series=line.series, x=x, y=points), linewidth=0.7, alpha=0.4)
+            _draw(axes, Line(series=line.series, x=x, y=mean))
+        if log:
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.yaxis.set_minor_formatter(NullFormatter())
+        _whole_steps(axes)
+
+    return _render(draw, alt, x_label, y_label)
+
+
+def pass_curves(
+    start: Sequence[Mapping[int, float]], lines: Sequence[Line], *, alt: str, y_label: str
+) -> str:
+    """pass@k against k: grey where training started, coloured at the end.
+
+    Args:
+        start: k -> pass@k of each base model.
+        lines: one a run; x is k.
+        alt: as `curves`.
+        y_label: as `curves`.
+    """
+
+    def draw(axes: Axes) -> None:
+        for figures in start:
+            ks, values = list(figures), list(figures.values())
+            axes.plot(ks, values, color=_MUTED, marker="o", markersize=3.0, linewidth=1.2)
+        for line in lines:
+            _draw(axes, line, marker="o", markersize=3.0)
+        ticks = {k for line in lines for k in line.x} | {k for f in start for k in f}
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(sorted(ticks))
+        axes.xaxis.set_major_formatter(ScalarFormatter())
+        axes.xaxis.set_minor_locator(NullLocator())
+
+    return _render(draw, alt, "k, samples drawn for a question", y_label)
+
+
+def stacked(
+    steps: Sequence[float], stages: Sequence[Sequence[float]], *, top: float, alt: str
+) -> str:
+    """Seconds of each stage on top of each other, over steps.
+
+    Args:
+        steps: [S] of the x axis.
+        stages: [S] seconds of each stage, from the bottom up.
+        top: end of the y axis in seconds.
+        alt: as `curves`.
+    """
+
+    def draw(axes: Axes) -> None:
+        colours = _STAGES[: len(stages)]
+        layers = [_thin(stage) for stage in stages]
+        axes.stackplot(_thin(steps), *layers, colors=colours, linewidth=0.0)
+        axes.set_ylim(0.0, top)
+        _whole_steps(axes)
+
+    return _render(draw, alt, "finished steps", "seconds")
+
+
+def _draw(axes: Axes, line: Line, **style: Any) -> None:
+    pattern = dashes(line.series)
+    style.setdefault("linestyle", (0, tuple(map(float, pattern.split()))) if pattern else "-")
+    axes.plot(line.x, line.y, color=_SERIES[line.series % NUM_SERIES], **style)
+
+
+def _whole_steps(axes: Axes) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True))
+
+
+def _thin(values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Means of equal stretches, where there are more points than can be seen."""
+    array = np.asarray(values, float)
+    stretch = -(-len(array) // _MAX_POINTS)
+    if stretch <= 1:
+        return array
+    starts = np.arange(0, len(array), stretch)
+    lengths = np.diff([*starts, len(array)])
+    return np.add.reduceat(array, starts) / lengths
+
+
+def _render(draw: Callable[[Axes], None], alt: str, x_label: str, y_label: str) -> str:
+    # Ids of clip paths and markers are hashes with this salt: unlike ones for every figure of a
+    # page, the same ones whenever the report is made again.
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": alt}):
+        figure = Figure(figsize=_SIZE)
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(y_label)
+        axes.margins(x=0.02)
+        draw(axes)
+        out = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
+    return _inline(out.getvalue(), alt)
+
+
+def _inline(svg: str, alt: str) -> str:
+    """A file's SVG as part of a page: no prologue, no fixed size, colours by the page's names."""
+    body = svg[svg.index("<svg") :]
+    view_box = re.search(r'viewBox="[^"]*"', body)
+    assert view_box is not None
+    body = body[body.index(">") + 1 :]
+    # matplotlib's style rule for `*` would reach the whole page.
+    body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, flags=re.DOTALL)
+    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
+    body = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", body)
+    body = re.sub(r"#0[0-9a-f]{5}\b", lambda m: f"var(--{_VARIABLES[m[0]]})", body)
+    body = re.sub(r" font-family: [^;\"]*;", "", body)
+    body = re.sub(r"\s*\n\s*", "\n", body)
+    return f'<svg {view_box[0]} role="img" aria-label="{html.escape(alt)}">{body.strip()}'
