@@ -13,11 +13,15 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from mupo_ray.config_io import load_config
 from mupo_ray.errors import MupoError
+
+if TYPE_CHECKING:
+    from mupo_ray.data.demo import Demo
 
 _CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 _SAMPLE_EVERY_S = 1.0
@@ -76,19 +80,20 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
                 run_training(config, services=services)
     folders = {name: config.run_dir for name, config in runs.items()}
     write_report(folders, folder / "report.html", title="GRPO and MUPO on picture puzzles")
+    wall_s, peak_bytes = round(time.monotonic() - began, 1), watch.stop()
     summary = {
-        "wall_s": round(time.monotonic() - began, 1),
-        "peak_rss_bytes": watch.stop(),
+        "wall_s": wall_s,
+        "peak_rss_bytes": peak_bytes,
         "steps": steps,
         **_figures(folders),
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(f"\n{comparison_table(folders)}")
     print(f"summary  {folder / 'summary.json'}\nreport   {folder / 'report.html'}")
-    print(f"{summary['wall_s']:.0f} s, peak memory {summary['peak_rss_bytes'] / 2**30:.1f} GiB")
+    print(f"{wall_s:.0f} s, peak memory {peak_bytes / 2**30:.1f} GiB")
 
 
-def _prepare(folder: Path):  # type: ignore[no-untyped-def]
+def _prepare(folder: Path) -> Demo:
     import torch
 
     from mupo_ray.data.demo import prepare_demo

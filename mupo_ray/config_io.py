@@ -213,8 +213,9 @@ def resolve_paths(config: Config) -> Config:
 
     def absolute(text: str) -> str:
         path = Path(text).expanduser()
-        is_local = path.exists() or (path.parent.is_dir() and path.parent != Path())
-        return str(path.absolute()) if is_local else text
+        # A glob is no file of its own, but has a suffix and a folder; a hub id has no suffix.
+        is_glob = path.suffix != "" and any(c in text for c in "*?[") and path.parent.is_dir()
+        return str(path.absolute()) if path.exists() or is_glob else text
 
     def section(name: str, field: str) -> Any:
         part = getattr(config, name)

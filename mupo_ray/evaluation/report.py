@@ -135,7 +135,9 @@ def _final_table(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSumma
         if all(value is None for value in values):
             continue
         cells = [cell(v, s.get(name)) for v, s in zip(values, spread, strict=True)]
-        rows.append([f"{html.escape(name)}<small>{meaning(name)}</small>", *cells])
+        rows.append(
+            [f"{html.escape(name).replace('_', '_<wbr>')}<small>{meaning(name)}</small>", *cells]
+        )
     if not rows:
         return '<p class="hint">No evaluation was made in these runs.</p>'
     rows.append(["after steps", *(cell(f.step, None, 0) for _, f, _ in columns)])

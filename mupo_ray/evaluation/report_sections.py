@@ -142,7 +142,7 @@ def time_section(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSumma
         alt = f"Seconds of each stage of a step of {name}. Medians: {parts}."
         svg = stacked([row["step"] for row in rows], layers, top=top, alt=alt)
         num_cut = sum(row["time/step_s"] > top for row in rows)
-        cut = f" {num_cut} slower steps go beyond the axis." if num_cut else ""
+        cut = f" Slower steps, beyond the axis: {num_cut}." if num_cut else ""
         caption = f"Up: seconds, stage upon stage; across: finished steps.{cut}"
         plots.append(figure(f"{name}: time a step", svg, caption))
     items = "".join(

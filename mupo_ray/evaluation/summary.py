@@ -142,10 +142,18 @@ def summarise_run(run_dir: Path) -> RunSummary:
 
 def summarise(run: RunFiles) -> RunSummary:
     """As `summarise_run`, from what was read already."""
-    evals = run.eval_rows()
-    base = next((_figures(*e) for e in evals if e[0] == 0), Figures())
-    final = next((_figures(*e) for e in reversed(evals) if e[0] > 0), Figures())
-    return RunSummary(steps=run.last_step, base=base, final=final, step_s=_step_times(run.rows))
+    final = figures_at(run, run.last_step)
+    return RunSummary(
+        steps=run.last_step,
+        base=figures_at(run, 0),
+        final=final if final.step != 0 else Figures(),
+        step_s=_step_times(run.rows),
+    )
+
+
+def figures_at(run: RunFiles, step: int) -> Figures:
+    """The last evaluation at this step or before it; empty where there was none."""
+    return next((_figures(*e) for e in reversed(run.eval_rows()) if e[0] <= step), Figures())
 
 
 def stage_seconds(row: Mapping[str, float]) -> dict[str, float]:

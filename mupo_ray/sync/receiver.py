@@ -191,8 +191,8 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-# It warns of every layer that holds no weight of its own (rotary embeddings, tied heads), each time;
-# whether a load was whole is checked by count and checksum.
+# It warns of every layer that holds no weight of its own (rotary embeddings, tied heads), at every
+# load; whether one was whole is checked by count and checksum.
 logging.getLogger("vllm.model_executor.model_loader.reload.layerwise").setLevel(logging.ERROR)
 
 # This runs at import, which vLLM does in every worker before it makes its transfer engine.

@@ -121,7 +121,8 @@ def _check_same_run(config: Config) -> None:
     if hash_of(before) != hash_of(config):
         raise CheckpointError(
             f"{config.run_dir} holds a run of another configuration "
-            f"({_differences(before, config)}); choose another run.name, or the same values to resume it"
+            f"({_differences(before, config)}); choose another run.name, "
+            "or the same values to resume it"
         )
 
 
