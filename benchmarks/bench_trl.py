@@ -1,4 +1,4 @@
-"""Training speed beside TRL's GRPOTrainer: same model, pictures and prompts, same two cores, in turn.
+"""Training speed beside TRL's GRPOTrainer: same model, prompts and cores, in turn.
 
     python benchmarks/bench_trl.py [--rounds 2] [--steps 10] [--models demo random]
 
@@ -8,8 +8,8 @@ tokens and one optimizer step on all of them: sampled, judged by the same rules,
 reference policy, in float32. Two models:
 
     demo    the laptop task's base model; responses end by themselves after about 20 tokens
-    random  the same shape, never trained; its end token is one that both sides forbid, so that every
-            response has 64 tokens
+    random  the same shape, never trained; its end token is one that both sides forbid, so that
+            every response has 64 tokens
 
 Wall time and CPU time of all processes below a turn are read where a step ends. The first two steps
 are left out, and the last, after which a run of ours saves a checkpoint.
@@ -179,8 +179,8 @@ def trl_dataset(model: Path, data: Path, num_prompts: int) -> Any:
     ]
     renderer = PromptRenderer.from_pretrained(str(model), max_prompt_tokens=PROMPT_TOKENS)
     ours = PromptEncoder(str(model)).encode(renderer.render(rows[0], position=0))
-    image, text = records[0]["image"], records[0]["prompt"][0]["content"]
-    content = [{"type": "image", "image": image}, {"type": "text", "text": text}]
+    text = rows[0].problem.replace(PLACEHOLDER, "").strip()
+    content = [{"type": "image", "image": records[0]["image"]}, {"type": "text", "text": text}]
     theirs = load_processor(str(model)).apply_chat_template(
         [{"role": "user", "content": content}],
         add_generation_prompt=True,

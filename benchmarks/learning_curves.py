@@ -30,9 +30,9 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 # Name -> (config files over tiny_cpu.yaml, overrides).
 METHODS: dict[str, tuple[list[str], list[str]]] = {
     "grpo": (["grpo.yaml"], []),
-    "mupo_k2": ([], []),
-    "mupo_k3": ([], ["method.num_groups=3", "method.min_group_size=3"]),
-    "mupo_k2_paper": ([], ["method.weighting=paper"]),
+    "mupo_k3": ([], []),
+    "mupo_k2": ([], ["method.num_groups=2", "method.min_group_size=4"]),
+    "mupo_k3_paper": ([], ["method.weighting=paper"]),
 }
 COLUMNS = ("acc@1", "acc@1_sampled", "acc@4", "pass@4", "diversity", "effective_strategies")
 _SAMPLES = 8

@@ -128,6 +128,18 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
+    def sampled_logprobs_are_the_policys(self) -> Self:
+        """vLLM reports log-probabilities either before temperature or after the nucleus is cut."""
+        rollout = self.rollout
+        if rollout.temperature != 1.0 and rollout.top_p < 1.0:
+            raise ValueError(
+                f"rollout.temperature = {rollout.temperature:g} with rollout.top_p = "
+                f"{rollout.top_p:g}: the engine's log-probabilities would be those of the cut "
+                "nucleus, not the policy's; set one of the two to 1"
+            )
+        return self
+
+    @model_validator(mode="after")
     def longest_sequence_fits(self) -> Self:
         """A longest prompt with a longest response fits an engine and a micro-batch."""
         longest = self.data.max_prompt_tokens + self.rollout.max_new_tokens

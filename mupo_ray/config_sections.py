@@ -240,9 +240,9 @@ class MupoConfig(Section):
 
     name: Literal["mupo"] = "mupo"
     """This method."""
-    num_groups: PositiveInt = 2
+    num_groups: PositiveInt = 3
     """Reasoning groups of a prompt (K). 1 is plain GRPO."""
-    min_group_size: Annotated[int, Field(ge=2)] = 4
+    min_group_size: Annotated[int, Field(ge=2)] = 3
     """Fewest responses in a group; smaller groups have no usable spread."""
     reward_form: Literal["paper", "release"] = "paper"
     """`paper` adds the diversity reward; `release` takes its weight from the accuracy's."""

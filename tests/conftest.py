@@ -81,6 +81,7 @@ def make_config(
         "rollout.max_model_len=256",
         "rollout.kv_cache_gib=0.5",
         "rollout.max_restarts=8",
+        "method.num_groups=2",
         "method.min_group_size=3",
         "train.num_steps=2",
         f"eval.path={puzzles['eval']}",

@@ -216,17 +216,18 @@ class EnginePool:
 
     def _on_failure(self, e: int, err: Exception) -> None:
         """Set an engine aside where another may answer instead; pass on what is nobody's fault."""
+        engine = self._engines[e]
         if isinstance(err, StaleEngineError):
             self.stats.stale_refused += 1
         elif isinstance(err, (ActorDiedError, ActorUnavailableError, RayActorError)):
-            self.stats.engine_failures += 1
+            self.stats.engine_failures += engine.is_live
         elif "EngineDeadError" in str(err):
-            # vLLM's core process died under a living actor: end the actor so that Ray restarts it.
-            self.stats.engine_failures += 1
-            ray.kill(self._engines[e].handle, no_restart=False)
+            self.stats.engine_failures += engine.is_live
+            if engine.is_live:
+                # vLLM's core died under a living actor: end the actor so that Ray restarts it.
+                ray.kill(engine.handle, no_restart=False)
         else:
             raise RolloutError(f"engine {e}: {err}") from err
-        engine = self._engines[e]
         if engine.is_live:
             # The requests that were in flight with this one fail too; they count once.
             engine.failures.append(str(err).strip().splitlines()[-1])

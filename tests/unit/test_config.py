@@ -234,7 +234,7 @@ def test_a_missing_file_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [
-        (["method.num_groups=4"], ["= 16", "num_generations = 12", "lower one"]),
+        (["method.num_groups=5"], ["= 15", "num_generations = 12", "lower one"]),
         (["eval.pass_k=[1, 32]"], ["pass_k = [1, 32]", "num_samples = 16"]),
         (["rollout.max_new_tokens=65"], ["= 129", "rollout.max_model_len = 128"]),
         (["train.micro_batch_tokens=95"], ["= 96", "train.micro_batch_tokens = 95"]),
