@@ -115,7 +115,7 @@ class RolloutConfig(Section):
     """Longest prompt plus response that an engine accepts."""
     max_images: PositiveInt = 1
     """Most pictures in one prompt."""
-    kv_cache_gib: PositiveFloat = 1.0
+    kv_cache_gib: PositiveFloat = 0.25
     """Memory for the KV cache of an engine on CPU."""
     gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Share of a GPU that an engine may fill."""
