@@ -50,7 +50,7 @@ test: env  ## all tests, as CI runs them
 	$(BIN)/pytest $(TESTS) --durations=15
 
 test-fast: export HF_HUB_OFFLINE := 1
-test-fast: env  ## unit tests: no Ray, no vLLM
+test-fast: env  ## the unit tests alone
 	$(BIN)/pytest tests/unit
 
 check: env  ## formatting, lint, types and who may import whom

@@ -129,7 +129,7 @@ class Config(Section):
 
     @model_validator(mode="after")
     def sampled_logprobs_are_the_policys(self) -> Self:
-        """vLLM reports log-probabilities either before temperature or after the nucleus is cut."""
+        """Engines report log-probabilities before temperature or after the nucleus cut."""
         rollout = self.rollout
         if rollout.temperature != 1.0 and rollout.top_p < 1.0:
             raise ValueError(

@@ -241,8 +241,11 @@ def _promising_subsets(
             break
 
         if left.size > _WORKING_SUBSETS:
-            lowest = left[np.argpartition(above, _WORKING_SUBSETS)[:_WORKING_SUBSETS]]
-            working = np.union1d(working, lowest)
+            lowest = np.argpartition(above, _WORKING_SUBSETS)[:_WORKING_SUBSETS]
+            # Ties may fill it with one kind, and the bound needs the least of both.
+            kinds = [np.flatnonzero(left & 1 == bit) for bit in (0, 1)]
+            least = [kind[above[kind].argmin()] for kind in kinds]
+            working = np.union1d(working, left[np.append(lowest, least)])
         else:
             working = left
         prices = _raised_prices(cost, working, best_prices, num_groups, upper)

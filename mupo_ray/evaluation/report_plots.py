@@ -126,14 +126,20 @@ def noisy_curves(
     """
 
     def draw(axes: Axes) -> None:
+        if log:
+            axes.set_yscale("log")
+            axes.set_autoscaley_on(False)
+        shown: list[float] = []
         for line in lines:
             kept = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y > 0 or not log]
             y = [y for _, y in kept]
+            shown += y
             x, points, mean = (_thin(v) for v in ([x for x, _ in kept], y, smooth(y)))
             _draw(axes, Line(series=line.series, x=x, y=points), linewidth=0.7, alpha=0.4)
             _draw(axes, Line(series=line.series, x=x, y=mean))
-        if log:
-            axes.set_yscale("log")
+        if log and shown:
+            # Matplotlib's own choice gives a constant a range without width.
+            axes.set_ylim(min(shown) / 1.5, max(shown) * 1.5)
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
         _whole_steps(axes)

@@ -185,7 +185,7 @@ def test_a_killed_worker_is_restarted_and_no_step_counts_twice(
 
 
 def kill_worker_at(run_dir: Path, step: int, killed: list[int]) -> None:
-    """Kill the train worker as soon as a step is logged; it is in the midst of the next one then."""
+    """Kill the train worker as soon as a step is logged, in the midst of the next one."""
     deadline = time.monotonic() + 300
     path = run_dir / "metrics.jsonl"
     while time.monotonic() < deadline:
@@ -236,8 +236,10 @@ def test_a_loss_that_is_not_finite_ends_the_run_once(
 @pytest.fixture(scope="module")
 def without_embedder(services: Services) -> Services:
     """The shared engine, beside an embedder that never came up."""
-    gone = ray.remote(TextEmbedder).options(num_cpus=0.1).remote(
-        EmbedderConfig(model="/no/such/model"), "cpu"
+    gone = (
+        ray.remote(TextEmbedder)
+        .options(num_cpus=0.1)
+        .remote(EmbedderConfig(model="/no/such/model"), "cpu")
     )
     return replace(services, embedders=(gone,))
 

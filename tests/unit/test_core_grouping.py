@@ -151,6 +151,17 @@ def test_identical_rows_get_feasible_groups():
         assert inertia(rows, ids) == pytest.approx(0.0, abs=1e-20)
 
 
+@pytest.mark.parametrize("seed", [1, 23, 33, 40])
+@pytest.mark.parametrize("counts", [(10, 1, 1), (9, 2, 1), (11, 1), (6, 6)])
+def test_a_collapsed_cohort_repeats_its_texts(counts, seed):
+    """Few distinct rows, as when most samples say the same: hundreds of subsets tie."""
+    rows = np.repeat(np.random.default_rng(seed).normal(size=(len(counts), 8)), counts, axis=0)
+    ids = partition(rows, 3, 3)
+    assert np.bincount(ids).min() >= 3
+    library = KMeansConstrained(n_clusters=3, size_min=3, random_state=0).fit_predict(rows)
+    assert inertia(rows, ids) <= inertia(rows, library) * (1 + 1e-9) + 1e-9
+
+
 def test_one_group_is_zeros():
     assert partition(np.random.default_rng(0).standard_normal((5, 3)), 1, 2).tolist() == [0] * 5
 

@@ -57,9 +57,7 @@ def tokens(sampled: Sequence[tuple[Response, ...]]) -> list[list[list[int]]]:
 
 
 def test_results_stand_in_order_and_do_not_depend_on_the_engines() -> None:
-    expected = [
-        [[derive_seed(11, f"prompt-{p:04d}"), i] for i in range(4)] for p in range(10)
-    ]
+    expected = [[[derive_seed(11, f"prompt-{p:04d}"), i] for i in range(4)] for p in range(10)]
     for scripts in ((OK,), (OK, OK), (["stale"], OK), (["lie", "ok", "lie"], OK)):
         sampled = pool(engines(*scripts)).generate(prompts(10), PLAN, version=3)
         assert tokens(sampled) == expected
