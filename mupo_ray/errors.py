@@ -59,3 +59,13 @@ class TrainingError(MupoError):
 
 class CheckpointError(MupoError):
     """A checkpoint is incomplete or belongs to another run."""
+
+
+def cause_of(err: BaseException) -> str:
+    """One line that says what went wrong, out of an error that came from an actor.
+
+    Ray's own text holds the remote traceback; the error it wraps says it in its own words.
+    """
+    cause = getattr(err, "cause", None) or err
+    lines = str(cause).strip().splitlines()
+    return lines[-1] if lines else repr(cause)

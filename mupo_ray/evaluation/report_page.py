@@ -60,7 +60,7 @@ th, td { padding: .35rem .7rem; text-align: right; vertical-align: top;
   border-bottom: 1px solid var(--grid); font-variant-numeric: tabular-nums; }
 th { font-weight: 600; } thead th { white-space: nowrap; }
 tbody th, thead th:first-child { text-align: left; font-weight: 400; }
-tbody th { max-width: 15rem; }
+tbody th { max-width: 26rem; }
 tbody th small, td small { display: block; color: var(--muted); font-size: .8rem; }
 td small { white-space: nowrap; }
 table.words td { text-align: left; overflow-wrap: anywhere; }

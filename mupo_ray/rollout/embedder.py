@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mupo_ray.errors import EmbeddingError
+from mupo_ray.errors import EmbeddingError, cause_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -152,7 +152,7 @@ class EmbedderPool:
             try:
                 vectors, hit_frac = ray.get(ref)
             except Exception as err:
-                raise EmbeddingError(f"embedder actor {a} failed: {err}") from err
+                raise EmbeddingError(f"embedder actor {a} failed: {cause_of(err)}") from err
             if out is None:
                 out = np.empty((len(texts), vectors.shape[1]), dtype=np.float32)
             out[shares[a]] = vectors

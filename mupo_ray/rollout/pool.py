@@ -20,7 +20,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
 
 from mupo_ray.core.seeding import derive_seed
-from mupo_ray.errors import RolloutError, StaleEngineError, WeightSyncError
+from mupo_ray.errors import RolloutError, StaleEngineError, WeightSyncError, cause_of
 from mupo_ray.rollout.engine import SampleRequest
 
 if TYPE_CHECKING:
@@ -227,10 +227,10 @@ class EnginePool:
                 # vLLM's core died under a living actor: end the actor so that Ray restarts it.
                 ray.kill(engine.handle, no_restart=False)
         else:
-            raise RolloutError(f"engine {e}: {err}") from err
+            raise RolloutError(f"engine {e}: {cause_of(err)}") from err
         if engine.is_live:
             # The requests that were in flight with this one fail too; they count once.
-            engine.failures.append(str(err).strip().splitlines()[-1])
+            engine.failures.append(cause_of(err))
             logger.warning("engine %d is set aside: %s", e, engine.failures[-1])
         engine.is_live = False
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 
 from mupo_ray.config_io import resolve_paths
-from mupo_ray.errors import MupoError, PlacementError, RolloutError
+from mupo_ray.errors import MupoError, PlacementError, RolloutError, cause_of
 from mupo_ray.rollout.embedder import TextEmbedder
 from mupo_ray.rollout.engine import EngineSettings, VllmEngine
 from mupo_ray.sync.broadcast import WeightPublisher
@@ -238,8 +238,7 @@ def _raise_unless_up(ref: Any, who: str) -> None:
     except MupoError:
         raise
     except Exception as err:
-        lines = str(getattr(err, "cause", None) or err).strip().splitlines()
-        raise RolloutError(f"{who} failed to start: {lines[-1] if lines else err!r}") from err
+        raise RolloutError(f"{who} failed to start: {cause_of(err)}") from err
 
 
 def stop_services(services: Services) -> None:

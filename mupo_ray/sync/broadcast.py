@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, GetTimeoutError
 
-from mupo_ray.errors import WeightSyncError
+from mupo_ray.errors import WeightSyncError, cause_of
 from mupo_ray.sync.bucket import Digest, Manifest, bucketize
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def gather(refs: dict[int, Any], timeout_s: float) -> tuple[dict[int, Any], dict
             results[i] = ray.get(ref)
         except Exception as err:
             # Whatever an engine raised is its report; the caller decides with all of them at hand.
-            failed[i] = str(err).strip().splitlines()[-1] if str(err).strip() else repr(err)
+            failed[i] = cause_of(err)
     return results, failed
 
 

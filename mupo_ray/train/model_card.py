@@ -128,6 +128,8 @@ def _loading(config: Mapping[str, Any], folder: str) -> str:
     rollout = config.get("rollout", {})
     max_tokens = int(rollout.get("max_new_tokens", 512))
     template = _template(config)
+    # vLLM's own choice turns float32 into bfloat16, which samples from another policy.
+    dtype = config.get("model", {}).get("dtype", "auto")
     system = config.get("data", {}).get("system_prompt")
     first = (
         f'messages = [{{"role": "system", "content": {json.dumps(system)}}}]\n'
@@ -160,7 +162,7 @@ def _loading(config: Mapping[str, Any], folder: str) -> str:
         f"from vllm import LLM, SamplingParams\n{common}{first}"
         'content = [{"type": "image_pil", "image_pil": picture}, {"type": "text", "text": text}]\n'
         'messages.append({"role": "user", "content": content})\n\n'
-        'llm = LLM(model=folder, limit_mm_per_prompt={"image": 1})\n'
+        f'llm = LLM(model=folder, dtype="{dtype}", limit_mm_per_prompt={{"image": 1}})\n'
         f"plan = SamplingParams(temperature=1.0, max_tokens={max_tokens})\n"
         "print(llm.chat(messages, plan)[0].outputs[0].text)"
     )

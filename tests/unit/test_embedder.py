@@ -82,7 +82,7 @@ def test_any_number_of_actors_gives_the_same(ray_local: None, count: int) -> Non
 def test_failures_name_the_actor(ray_local: None) -> None:
     with pytest.raises(EmbeddingError, match=r"embedder actor 1 failed: .*out of memory"):
         pool("ok", "fail").embed(["ab", "abc"])
-    with pytest.raises(EmbeddingError, match=r"1 of 2 embedder actors gave no answer within 1 s"):
-        pool("hang", "ok", timeout_s=1).embed(["ab", "abc"])
+    with pytest.raises(EmbeddingError, match=r"1 of 2 embedder actors gave no answer within 20 s"):
+        pool("hang", "ok", timeout_s=20).embed(["ab", "abc"])
     with pytest.raises(EmbeddingError, match="no texts"):
         pool("ok").embed([])

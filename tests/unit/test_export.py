@@ -108,6 +108,7 @@ def test_code_of_the_card_runs(
     exec(compile(code, "card", "exec"), {})
     assert capsys.readouterr().out.strip()
     compile(vllm_code, "card", "exec")
+    assert 'dtype="float32"' in vllm_code
 
 
 def test_step_and_checkpoint_can_be_named(run: Path, tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def cohort(right: list[int], lengths: list[int] | None = None) -> Cohort:
 
 def method(name: str, *, reward: dict[str, Any] | None = None, **options: Any) -> Any:
     """Built from a config, as a run does; N = 6, 16 tokens at most, 10 steps."""
-    groups = {"min_group_size": 3} if name == "mupo" else {}
+    groups = {"num_groups": 2, "min_group_size": 3} if name == "mupo" else {}
     return make_method(
         Config.model_validate(
             {
