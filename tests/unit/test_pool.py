@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -66,6 +67,14 @@ def test_results_stand_in_order_and_do_not_depend_on_the_engines() -> None:
 
 def test_no_prompts_give_no_results() -> None:
     assert pool(engines(OK)).generate([], PLAN, version=0) == []
+
+
+def aborted(actor: Any, count: int) -> list[str]:
+    """Requests that the actor was told to abort; waits for `count`, since nobody else does."""
+    deadline = time.monotonic() + 30
+    while len(seen(actor)[1]) < count and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return seen(actor)[1]
 
 
 def test_engines_share_the_work_within_their_window() -> None:
@@ -137,16 +146,16 @@ def test_an_engine_that_cannot_be_resynced_ends_the_call() -> None:
 
 def test_a_refused_prompt_ends_the_call_and_the_rest_is_aborted() -> None:
     actors = engines(["refuse"] + ["hang"] * 9)
-    with pytest.raises(RolloutError, match=r"engine 0: .*vLLM refused prompt r0-1-0-prompt-0000"):
+    with pytest.raises(RolloutError, match=r"engine 0: vLLM refused prompt r0-1-\d-prompt"):
         pool(actors, max_num_seqs=6).generate(prompts(3), PLAN, version=0)
-    assert seen(actors[0])[1] == ["r0-1-1-prompt-0001", "r0-1-2-prompt-0002"]
+    assert len(aborted(actors[0], 2)) == 2
 
 
 def test_a_late_request_names_itself_and_its_engine() -> None:
     actors = engines(["ok", "hang"])
     seen(actors[0])  # The actor is up: a start on a busy machine takes longer than the limit.
     with pytest.raises(
-        RolloutError, match=r"= 5 s for 1 of 2 prompts .r0-1-1-prompt-0001 on engine 0"
+        RolloutError, match=r"= 5 s for 1 of 2 prompts .r0-1-\d-prompt-000\d on engine 0"
     ):
         pool(actors, timeout_s=5).generate(prompts(2), PLAN, version=0)
-    assert seen(actors[0])[1] == ["r0-1-1-prompt-0001"]
+    assert len(aborted(actors[0], 1)) == 1
