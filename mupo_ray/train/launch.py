@@ -50,6 +50,10 @@ _CPU_ENVIRONMENT = {
 }
 
 
+# Progress bars of loading a model, one a worker, in the middle of the run's own lines.
+_QUIET_ENVIRONMENT = {"TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+
+
 def connect(config: Config) -> None:
     """Join the cluster of this process's environment, or start a local one.
 
@@ -57,7 +61,7 @@ def connect(config: Config) -> None:
     """
     if ray.is_initialized():
         return
-    env = _CPU_ENVIRONMENT if config.run.device == "cpu" else {}
+    env = _QUIET_ENVIRONMENT | (_CPU_ENVIRONMENT if config.run.device == "cpu" else {})
     ray.init(
         namespace="mupo_ray",
         runtime_env={"env_vars": env},
@@ -218,6 +222,8 @@ def _fit(config: Config, config_hash: str, switchboard: Any, stop_after_step: in
             storage_path=str(config.run_dir.parent),
             failure_config=ray.train.FailureConfig(max_failures=config.train.max_failures),
             checkpoint_config=ray.train.CheckpointConfig(num_to_keep=config.checkpoint.keep),
+            # Below that it prints every report with all metrics in it.
+            logging_config=ray.train.LoggingConfig(log_level="WARNING"),
         ),
     )
     failure_file = config.run_dir / FAILURE_FILE
