@@ -67,34 +67,41 @@ def make_config(
     tiny_model: Path, puzzles: dict[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> MakeConfig:
     """Settings of a small run: `make_config("name", "section.field=value", ...)`."""
+    import yaml
+
     from mupo_ray.config_io import load_config
 
-    runs = tmp_path_factory.mktemp("runs")
-    base = (
-        f"run.storage_path={runs}",
-        f"model.path={tiny_model}",
-        f"data.train={puzzles['train']}",
-        "data.prompts_per_step=4",
-        "rollout.num_generations=6",
-        "rollout.max_new_tokens=16",
-        "rollout.max_num_seqs=64",
-        "rollout.max_model_len=256",
-        "rollout.kv_cache_gib=0.5",
-        "rollout.max_restarts=8",
-        "method.num_groups=2",
-        "method.min_group_size=3",
-        "train.num_steps=2",
-        f"eval.path={puzzles['eval']}",
-        "eval.every_steps=2",
-        "eval.num_prompts=2",
-        "eval.num_samples=4",
-        "eval.pass_k=[1, 2, 4]",
-        "checkpoint.every_steps=2",
-        "tracking.cohorts_every_steps=1",
-    )
+    folder = tmp_path_factory.mktemp("runs")
+    base = {
+        "run": {"storage_path": str(folder)},
+        "model": {"path": str(tiny_model)},
+        "data": {"train": str(puzzles["train"]), "prompts_per_step": 4},
+        "rollout": {
+            "num_generations": 6,
+            "max_new_tokens": 16,
+            "max_num_seqs": 64,
+            "max_model_len": 256,
+            "kv_cache_gib": 0.25,
+            "max_restarts": 8,
+        },
+        "method": {"name": "mupo", "num_groups": 2, "min_group_size": 3},
+        "train": {"num_steps": 2},
+        "eval": {
+            "path": str(puzzles["eval"]),
+            "every_steps": 2,
+            "num_prompts": 2,
+            "num_samples": 4,
+            "pass_k": [1, 2, 4],
+        },
+        "checkpoint": {"every_steps": 2},
+        "tracking": {"cohorts_every_steps": 1},
+    }
+    # A file, so that an override with another method replaces the base's whole.
+    file = folder / "base.yaml"
+    file.write_text(yaml.safe_dump(base))
 
     def make(name: str, *overrides: str) -> Config:
-        return load_config([], [*base, f"run.name={name}", *overrides])
+        return load_config([file], [f"run.name={name}", *overrides])
 
     return make
 

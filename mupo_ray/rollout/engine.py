@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 # Added to the logits of tokens that must not be sampled; exp(-100) is zero in float32.
 _FORBID_BIAS = -100.0
+_WATCH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +131,7 @@ class VllmEngine:
             disable_log_stats=True,
         )
         self._llm: Any = AsyncLLM.from_engine_args(args)
+        threading.Thread(target=_end_with_core, args=(self._llm,), daemon=True).start()
         self._version = -1
         self._fence: str | None = "no weights received yet"
         self._num_active = 0
@@ -329,6 +332,16 @@ class VllmEngine:
         """End the engine's processes."""
         self._llm.shutdown()
         await asyncio.sleep(0)
+
+
+def _end_with_core(llm: Any) -> None:
+    """End this process once vLLM's core process is dead, so that Ray starts both again.
+
+    vLLM fails the requests that come after such a death; those in flight would wait for ever.
+    """
+    while not llm.errored:
+        time.sleep(_WATCH_S)
+    os._exit(1)
 
 
 def _set_environment(settings: EngineSettings) -> None:

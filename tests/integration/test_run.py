@@ -225,11 +225,11 @@ def test_a_loss_that_is_not_finite_ends_the_run_once(
     services: Services, make_config: MakeConfig
 ) -> None:
     config = make_config("nan", *LEARNING, "train.optimizer={lr: 1e30, warmup_steps: 0}")
-    with pytest.raises(TrainingError, match="finite"):
+    with pytest.raises(TrainingError, match="loss of optimizer step 1 is nan"):
         run_training(config, services=services)
     record = json.loads((config.run_dir / "failure.json").read_text())
     assert record["type"] == "TrainingError"
-    assert "finite" in record["message"]
+    assert "is nan" in record["message"]
     assert [row["step"] for row in metrics(config.run_dir)] == [0, 1]
 
 
