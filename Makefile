@@ -19,8 +19,6 @@ export OMP_NUM_THREADS := 1
 # Ray starts workers at nice 15, so anything else on the machine starves them.
 export RAY_worker_niceness := 0
 export RAY_USAGE_STATS_ENABLED := 0
-# A busy machine needs longer than the 30 s that Ray allows itself.
-export RAY_raylet_start_wait_time_s := 180
 export TOKENIZERS_PARALLELISM := false
 # Each run starts dozens of Python processes: compiled modules have to be kept.
 unexport PYTHONDONTWRITEBYTECODE

@@ -49,7 +49,7 @@ _CPU_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
-
+_START_ATTEMPTS = 3
 # Progress bars of loading a model, one a worker, in the middle of the run's own lines.
 _QUIET_ENVIRONMENT = {"TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
 
@@ -62,12 +62,21 @@ def connect(config: Config) -> None:
     if ray.is_initialized():
         return
     env = _QUIET_ENVIRONMENT | (_CPU_ENVIRONMENT if config.run.device == "cpu" else {})
-    ray.init(
-        namespace="mupo_ray",
-        runtime_env={"env_vars": env},
-        log_to_driver=True,
-        logging_level=logging.WARNING,
-    )
+    for attempts_left in reversed(range(_START_ATTEMPTS)):
+        try:
+            ray.init(
+                namespace="mupo_ray",
+                runtime_env={"env_vars": env},
+                log_to_driver=True,
+                logging_level=logging.WARNING,
+            )
+            return
+        except Exception as err:
+            # Ray gives a local node 30 s to come up, which a busy machine can exceed (Ray 2.60).
+            if "timed out during startup" not in str(err) or attempts_left == 0:
+                raise
+            logger.warning("Ray did not start within its own limit; trying again")
+            ray.shutdown()
 
 
 def run_training(
