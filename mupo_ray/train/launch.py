@@ -161,7 +161,7 @@ def _serving(
     if services is not None:
         if services.fits != fingerprint(config):
             raise ValueError("the running services were started for another model or rollout setup")
-        ray.get(switchboard.offer.remote(services))
+        ray.get(switchboard.offer.remote(services), timeout=config.rollout.start_timeout_s)
         yield
         return
     assert plan is not None

@@ -85,7 +85,10 @@ class Worker:
         context = ray.train.get_context()
         rank, world_size = context.get_world_rank(), context.get_world_size()
         logging.basicConfig(level=logging.INFO if rank == 0 else logging.WARNING)
-        ray.get(inputs["switchboard"].report_card.remote(rank, _card(config)))
+        ray.get(
+            inputs["switchboard"].report_card.remote(rank, _card(config)),
+            timeout=config.train.collective_timeout_s,
+        )
         init_distributed(config.run.device, config.train.collective_timeout_s)
 
         renderer = make_renderer(config)
