@@ -1,8 +1,7 @@
 """Weights by vLLM's own transports: NCCL to GPUs of their own, CUDA IPC on the trainer's GPU.
 
 vLLM's trainer engines drive the transfer; this adds what surrounds it: pause, version, caches, and
-the same outcome as the object store's. Follows vLLM 0.29. It has not been run on a GPU; a test
-marked `gpu` runs it where there is one.
+the same outcome as the object store's. Follows vLLM 0.29. It has not been run on a GPU.
 """
 
 from __future__ import annotations
