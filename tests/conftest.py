@@ -22,6 +22,8 @@ os.environ.update(
     TOKENIZERS_PARALLELISM="false",
     HF_HUB_OFFLINE="1",
     RAY_AUTH_MODE="disabled",
+    # A thread of Ray Data that outlives `ray.shutdown` would otherwise start a second Ray.
+    RAY_ENABLE_AUTO_CONNECT="0",
     # Idle workers are started as tests need them, and at the priority of what they wait for.
     RAY_prestart_worker_first_driver="0",
     RAY_worker_niceness="0",

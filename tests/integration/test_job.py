@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -69,16 +71,34 @@ def test_a_wrong_input_ends_in_one_message(
     tiny_model: Path,
     puzzles: dict[str, Path],
     tmp_path: Path,
+    ray_local: None,
+    capsys: pytest.CaptureFixture[str],
     override: str,
     message: str,
 ) -> None:
     table = pq.read_table(puzzles["train"]).drop_columns(["problem"])
     pq.write_table(table, tmp_path / "columns.parquet")
     model_without_images(tmp_path / "textual", tiny_model)
-    done = train(["--config", str(config_file), override.format(tmp=tmp_path)], tmp_path)
-    assert done.returncode == 1, done.stderr
-    assert_one_message(done.stderr, message)
+    code = load_job().main(["--config", str(config_file), override.format(tmp=tmp_path)])
+    assert code == 1
+    assert_one_message(capsys.readouterr().err, message)
     assert not (tmp_path / "runs").exists()
+
+
+def load_job() -> Any:
+    """`jobs/train.py` as a module: a process a case would spend its time importing."""
+    spec = importlib.util.spec_from_file_location("train_job", ROOT / "jobs" / "train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_process_that_fails_exits_with_1(config_file: Path, tmp_path: Path) -> None:
+    done = train(["--config", str(config_file), f"model.path={tmp_path}/none"], tmp_path)
+    assert done.returncode == 1
+    assert_one_message(done.stderr, "none")
 
 
 def assert_one_message(output: str, message: str) -> None:

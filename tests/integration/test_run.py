@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -194,9 +195,10 @@ def kill_worker_at(run_dir: Path, step: int, killed: list[int]) -> None:
         time.sleep(0.02)
     # Only below this process: other clusters may run on the machine.
     for process in psutil.Process().children(recursive=True):
-        if "RayTrainWorker" in " ".join(process.cmdline()):
-            os.kill(process.pid, signal.SIGKILL)
-            killed.append(process.pid)
+        with contextlib.suppress(psutil.Error):  # It may end while it is looked at.
+            if "RayTrainWorker" in " ".join(process.cmdline()):
+                os.kill(process.pid, signal.SIGKILL)
+                killed.append(process.pid)
 
 
 def test_two_sharded_workers_do_what_one_does(

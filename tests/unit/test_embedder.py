@@ -27,7 +27,8 @@ def test_vectors_are_unit_rows_in_the_order_of_the_texts(minilm: TextEmbedder) -
     assert minilm.ready() == 384
     texts = [SUM_ROW, OTHER, "", SUM_ROW_AGAIN, OTHER]
     vectors, _ = minilm.embed(texts)
-    assert (vectors.shape, vectors.dtype) == ((5, 384), np.float32)
+    assert vectors.shape == (5, 384)
+    assert vectors.dtype == np.float32
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(5), abs=1e-5)
     for text, vector in zip(texts, vectors, strict=True):
         alone, _ = minilm.embed([text])

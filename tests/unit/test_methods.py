@@ -143,7 +143,9 @@ def test_mupo_release_form() -> None:
 @pytest.mark.parametrize("reward_form", ["paper", "release"])
 @pytest.mark.parametrize("without", ["one group", "no embeddings"])
 def test_mupo_without_groups_is_grpo(reward_form: str, without: str) -> None:
-    options = {"num_groups": 1, "min_group_size": 6} if without == "one group" else {}
+    options: dict[str, Any] = (
+        {"num_groups": 1, "min_group_size": 6} if without == "one group" else {}
+    )
     mupo = method("mupo", reward_form=reward_form, weighting="release", **options)
     vectors = [TWO_WAYS] if without == "one group" else None
     (scored,) = mupo.score([cohort(RIGHT)], vectors, 0)
