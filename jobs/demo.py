@@ -9,22 +9,21 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import subprocess
 import sys
 import threading
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import psutil
 
 from mupo_ray.config_io import load_config
 from mupo_ray.errors import MupoError
 
-if TYPE_CHECKING:
-    from mupo_ray.data.demo import Demo
-
-_CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-_SAMPLE_EVERY_S = 1.0
+_JOBS = Path(__file__).resolve().parent
+_CONFIGS = _JOBS.parent / "configs"
+_SAMPLE_EVERY_S = 2.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,14 +45,14 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
     began = time.monotonic()
     watch = _MemoryWatch()
     watch.start()
-    base = _prepare(folder)
+    _prepare(folder)
     overrides = [
         f"run.storage_path={folder}",
         f"run.seed={seed}",
         f"train.num_steps={steps}",
-        f"model.path={base.model}",
-        f"data.train={base.data / 'train.parquet'}",
-        f"eval.path={base.data / 'eval.parquet'}",
+        f"model.path={folder / 'model'}",
+        f"data.train={folder / 'data' / 'train.parquet'}",
+        f"eval.path={folder / 'data' / 'eval.parquet'}",
     ]
     tiny = _CONFIGS / "tiny_cpu.yaml"
     runs = {
@@ -80,32 +79,29 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
                 run_training(config, services=services)
     folders = {name: config.run_dir for name, config in runs.items()}
     write_report(folders, folder / "report.html", title="GRPO and MUPO on picture puzzles")
-    wall_s, peak_bytes = round(time.monotonic() - began, 1), watch.stop()
+    wall_s, peak = round(time.monotonic() - began, 1), watch.stop()
     summary = {
         "wall_s": wall_s,
-        "peak_rss_bytes": peak_bytes,
+        "peak_rss_bytes": peak.rss,
+        "peak_pss_bytes": peak.pss,
         "steps": steps,
         **_figures(folders),
     }
     (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     print(f"\n{comparison_table(folders)}")
     print(f"summary  {folder / 'summary.json'}\nreport   {folder / 'report.html'}")
-    print(f"{wall_s:.0f} s, peak memory {peak_bytes / 2**30:.1f} GiB")
+    print(
+        f"{wall_s:.0f} s, peak memory {peak.pss / 2**30:.1f} GiB "
+        f"({peak.rss / 2**30:.1f} GiB where shared pages count once a process)"
+    )
 
 
-def _prepare(folder: Path) -> Demo:
-    import torch
-
-    from mupo_ray.data.demo import prepare_demo
-
-    # More threads than free cores make the small matrix products many times slower.
-    torch.set_num_threads(1)
+def _prepare(folder: Path) -> None:
+    """Puzzles and base model, in a process of its own, whose memory is then free again."""
     print("making puzzles and base model (about 90 s of one CPU, then kept)", flush=True)
-    began = time.monotonic()
-    base = prepare_demo(folder)
-    verb = "made" if base.was_built else "found"
-    print(f"{verb} {base.data} and {base.model} in {time.monotonic() - began:.0f} s", flush=True)
-    return base
+    command = [sys.executable, str(_JOBS / "prepare_demo.py"), "--folder", str(folder)]
+    if (code := subprocess.run(command, check=False).returncode) != 0:
+        raise MupoError(f"making puzzles and base model failed with exit code {code}, see above")
 
 
 def _figures(folders: dict[str, Path]) -> dict[str, dict[str, object]]:
@@ -120,30 +116,39 @@ def _figures(folders: dict[str, Path]) -> dict[str, dict[str, object]]:
     return figures
 
 
-class _MemoryWatch(threading.Thread):
-    """Largest sum of resident memory over this process and all below it.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Memory:
+    """Resident memory of a tree of processes, in bytes."""
 
-    Pages that processes share count once for each, so this is an upper bound.
-    """
+    rss: int = 0
+    """Pages that processes share count once for each: an upper bound."""
+    pss: int = 0
+    """Shared pages count once (Linux; elsewhere the same as `rss`)."""
+
+
+class _MemoryWatch(threading.Thread):
+    """Largest resident memory of this process and all below it."""
 
     def __init__(self) -> None:
         super().__init__(name="memory-watch", daemon=True)
         self._stop_event = threading.Event()
-        self._peak = 0
+        self._peak = _Memory()
 
     def run(self) -> None:
         root = psutil.Process()
         while not self._stop_event.wait(_SAMPLE_EVERY_S):
-            total = 0
+            rss = pss = 0
             for process in [root, *root.children(recursive=True)]:
                 try:
-                    total += process.memory_info().rss
-                except psutil.NoSuchProcess:
+                    memory = process.memory_full_info()
+                except psutil.Error:  # It has ended.
                     continue
-            self._peak = max(self._peak, total)
+                rss += memory.rss
+                pss += getattr(memory, "pss", memory.rss)
+            self._peak = _Memory(rss=max(rss, self._peak.rss), pss=max(pss, self._peak.pss))
 
-    def stop(self) -> int:
-        """End watching; the peak in bytes."""
+    def stop(self) -> _Memory:
+        """End watching; the peaks."""
         self._stop_event.set()
         self.join()
         return self._peak

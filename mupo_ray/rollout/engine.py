@@ -128,6 +128,7 @@ class VllmEngine:
             worker_extension_cls="mupo_ray.sync.receiver.ReceiverExtension",
             weight_transfer_config=WeightTransferConfig(backend=settings.transport),
             generation_config="vllm",
+            use_tqdm_on_load=False,
             disable_log_stats=True,
         )
         self._llm: Any = AsyncLLM.from_engine_args(args)
@@ -356,7 +357,15 @@ def _set_environment(settings: EngineSettings) -> None:
 
 def _device_args(settings: EngineSettings) -> dict[str, Any]:
     if settings.device == "cpu":
+        from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
         return {
+            # On CPU vLLM gives even a single worker a process of its own, to bind its threads, and
+            # its core spins while it waits: of two cores, that takes one. The class, since the
+            # name "uni" is overridden.
+            "distributed_executor_backend": (
+                UniProcExecutor if settings.tensor_parallel_size == 1 else "mp"
+            ),
             "kv_cache_memory_bytes": int(settings.kv_cache_gib * 2**30),
             # A seeded request in a partial prefill rewinds its generator, which CPU ones cannot.
             "enable_chunked_prefill": False,

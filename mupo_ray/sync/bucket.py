@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import xxhash
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +76,8 @@ def bucketize(
     Yields:
         (layout, arrays) of one bucket; the arrays are flat uint8 views.
     """
+    import torch  # Not above: the actors that hand out references need none of its 190 MiB.
+
     layout: list[TensorLayout] = []
     arrays: list[np.ndarray] = []
     size = 0
@@ -98,6 +101,8 @@ def tensors_of(
     layout: Sequence[TensorLayout], arrays: Sequence[np.ndarray]
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors of a bucket; they share the bucket's (read-only) memory."""
+    import torch
+
     for entry, array in zip(layout, arrays, strict=True):
         with warnings.catch_warnings():
             # The store's memory is read-only; loading copies out of it and never writes.

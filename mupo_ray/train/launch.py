@@ -50,8 +50,12 @@ _CPU_ENVIRONMENT = {
 }
 
 _START_ATTEMPTS = 3
-# Progress bars of loading a model, one a worker, in the middle of the run's own lines.
-_QUIET_ENVIRONMENT = {"TQDM_DISABLE": "1", "TRANSFORMERS_VERBOSITY": "error"}
+# Progress bars of loading a model and notes of torch's, in the middle of the run's own lines.
+_QUIET_ENVIRONMENT = {
+    "TQDM_DISABLE": "1",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "TORCH_CPP_LOG_LEVEL": "ERROR",
+}
 
 
 def connect(config: Config) -> None:
