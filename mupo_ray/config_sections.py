@@ -44,6 +44,19 @@ class RunConfig(Section):
     """What trainers and engines compute on."""
 
 
+class LoraConfig(Section):
+    """Low-rank adapters in the decoder, trained in place of the weights."""
+
+    rank: PositiveInt = 16
+    """Width of the adapters' matrices."""
+    alpha: PositiveInt = 32
+    """The adapter's product is added times alpha / rank."""
+    targets: tuple[
+        Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], ...
+    ] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    """Layers that get one."""
+
+
 class ModelConfig(Section):
     """The policy to start from."""
 
@@ -55,6 +68,8 @@ class ModelConfig(Section):
     """Leave the vision tower as it is."""
     gradient_checkpointing: bool = False
     """Trade compute for memory in the backward pass."""
+    lora: LoraConfig | None = None
+    """Train low-rank adapters of the decoder alone; all weights are trained where null."""
 
 
 class DataConfig(Section):
@@ -336,8 +351,13 @@ class TrainConfig(Section):
     """DeepSpeed's ZeRO stage."""
     offload_optimizer: bool = False
     """Keep the optimiser's state in host memory (GPU only)."""
+    prefix_sharing: Literal["auto", "packed", "vision_only", "off"] = "auto"
+    """What the responses to a prompt share in the update. `packed`: the prompt and its images are
+    computed once. `vision_only`: the images are. `off`: nothing. `auto`: packed, or vision_only
+    where a check at start-up finds that packed is not exact for the model."""
     micro_batch_tokens: PositiveInt = 4096
-    """Padded tokens of one forward pass on one worker; at least one longest sequence."""
+    """Tokens of one forward pass on one worker, padding included and shared prompts once; at least
+    one longest sequence."""
     updates_per_step: PositiveInt = 1
     """Optimiser steps that share one rollout."""
     optimizer: OptimizerConfig = OptimizerConfig()

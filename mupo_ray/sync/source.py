@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from mupo_ray.train.adapter import merged
+
 if TYPE_CHECKING:
     from mupo_ray.train.policy import DeepSpeedPolicy
 
@@ -28,15 +30,15 @@ def iter_weights(policy: DeepSpeedPolicy) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def iter_parameters(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """As `iter_weights`, under the names of the model in memory."""
-    for name, parameter in model.named_parameters():
-        if not hasattr(parameter, "ds_id"):
-            yield name, parameter.detach().contiguous()
+    """As `iter_weights`, under the names of the model in memory; adapters are merged."""
+    for name, parameters, compute in merged(model):
+        if not hasattr(parameters[0], "ds_id"):
+            yield name, compute().contiguous()
             continue
         import deepspeed
 
-        with deepspeed.zero.GatheredParameters([parameter]):
-            yield name, parameter.detach().contiguous()
+        with deepspeed.zero.GatheredParameters(parameters):
+            yield name, compute().contiguous()
 
 
 def saved_names(model: Any) -> dict[str, str]:
@@ -48,7 +50,7 @@ def saved_names(model: Any) -> dict[str, str]:
     from transformers.core_model_loading import revert_weight_conversion
 
     names = {}
-    for name, _ in model.named_parameters():
+    for name, _, _ in merged(model):
         (saved,) = revert_weight_conversion(model, {name: torch.empty(0)})
         names[name] = saved
     return names

@@ -26,9 +26,9 @@ _HEAD_ELEMENTS = 2**26
 _ZERO3_LIVE_ELEMENTS = 1_000_000_000
 
 # What a process holds before it has a model: interpreter, libraries and their pools. The engine's
-# is that of its three processes together.
+# is that of its processes together.
 _TRAINER_PROCESS = int(1.0 * GIB)
-_ENGINE_PROCESS = int(2.4 * GIB)
+_ENGINE_PROCESS = int(2.0 * GIB)
 _EMBEDDER_PROCESS = int(0.8 * GIB)
 # CUDA context, NCCL's buffers and the allocator's waste.
 _TRAINER_CUDA = int(2.0 * GIB)
@@ -48,7 +48,7 @@ def trainer_states(size: ModelSize, config: Config) -> tuple[Parts, Parts]:
 
     With s = n at ZeRO stage 1 and above, else 1 (bfloat16 shards its masters at stage 0 too):
 
-        weights    (P + F) b,  / n at stage 3
+        weights    (P + F) b,  / n at stage 3; with adapters P is theirs and F all others'
         gradients  4 P,  / n at stage 2 and 3; they add up in float32
         optimizer  8 P / s for AdamW's moments; + 4 P / s for float32 masters, which bfloat16 needs
                    and DeepSpeed's stages 1 and 2 keep for float32 too
@@ -59,8 +59,12 @@ def trainer_states(size: ModelSize, config: Config) -> tuple[Parts, Parts]:
     """
     train = config.train
     n, b = train.num_workers, _width(config)
+    lora = config.model.lora
     frozen = size.vision_params if config.model.freeze_vision else 0
     trained = size.params - frozen
+    adapters = 0
+    if lora is not None:
+        trained = adapters = size.adapter_params(lora.rank, lora.targets)
     is_bf16 = b == 2
     stage = max(train.zero_stage, 1) if is_bf16 else train.zero_stage
     shards = n if stage >= 1 else 1
@@ -69,7 +73,7 @@ def trainer_states(size: ModelSize, config: Config) -> tuple[Parts, Parts]:
     optimizer = (12 if has_masters else 8) * trained // shards
     # The BF16 optimizer of stage 1 steps on its gradients in place.
     step = 0 if stage == 0 or (stage == 1 and is_bf16) else 4 * trained // shards
-    weights = b * size.params // (n if stage == 3 else 1)
+    weights = b * (size.params + adapters) // (n if stage == 3 else 1)
     if not train.offload_optimizer:
         device = {"weights": weights, "gradients": gradients, "optimizer": optimizer}
         return device | ({"gradients at the step": step} if step else {}), {}
@@ -106,7 +110,7 @@ def activations(size: ModelSize, config: Config) -> int:
     else:
         text = tokens * size.layers * layer
         vision = patches * size.vision_layers * block
-    if config.model.freeze_vision:
+    if config.model.freeze_vision or config.model.lora is not None:
         vision = patches * block
     return text + vision + pixels
 
@@ -126,15 +130,15 @@ def trainer(size: ModelSize | None, config: Config) -> tuple[Parts, Parts]:
     """All of one train worker: (on its GPU, on the host). On CPU the first is empty.
 
     Adds to `trainer_states`: the reference policy where `loss.kl_coef` is above 0 (sharded at stage
-    3, else a copy a worker), activations, head, and the buffers that parameters, gradients and new
-    weights travel in.
+    3, else a copy a worker; none with adapters, whose reference is the model without them),
+    activations, head, and the buffers that parameters, gradients and new weights travel in.
     """
     on_gpu = config.run.device == "cuda"
     if size is None:
         return ({"CUDA": _TRAINER_CUDA} if on_gpu else {}), {"process": _TRAINER_PROCESS}
     b, stage, n = _width(config), config.train.zero_stage, config.train.num_workers
     device, host = trainer_states(size, config)
-    if config.loss.kl_coef > 0:
+    if config.loss.kl_coef > 0 and config.model.lora is None:
         device["reference policy"] = b * size.params // (n if stage == 3 else 1)
     device["activations"] = activations(size, config)
     device["log-prob head"] = head(size, config)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from mupo_ray.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class ModelSize:
     intermediate: int
     layers: int
     heads: int
+    query_width: int
+    """Width of all queries of a token: heads times head size."""
     kv_width: int
     """Width of all keys of a token: KV heads times head size."""
     text_params: int
@@ -45,6 +47,20 @@ class ModelSize:
     def params(self) -> int:
         """All parameters."""
         return self.text_params + self.vision_params
+
+    def adapter_params(self, rank: int, targets: Iterable[str]) -> int:
+        """Parameters of low-rank adapters: rank x (inputs + outputs) of each layer named."""
+        h, q, kv, i = self.hidden, self.query_width, self.kv_width, self.intermediate
+        widths = {
+            "q_proj": h + q,
+            "k_proj": h + kv,
+            "v_proj": h + kv,
+            "o_proj": q + h,
+            "gate_proj": h + i,
+            "up_proj": h + i,
+            "down_proj": i + h,
+        }
+        return self.layers * rank * sum(widths[name] for name in targets)
 
 
 def size_from_config(config: Mapping[str, Any], where: str = "config") -> ModelSize:
@@ -74,6 +90,7 @@ def size_from_config(config: Mapping[str, Any], where: str = "config") -> ModelS
             intermediate=text["intermediate_size"],
             layers=text["num_hidden_layers"],
             heads=text["num_attention_heads"],
+            query_width=text["num_attention_heads"] * _head_size(text),
             kv_width=text["num_key_value_heads"] * _head_size(text),
             text_params=text_params,
             vision_hidden=vision["hidden_size"],

@@ -19,6 +19,7 @@ import logging
 import math
 import os
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -27,8 +28,10 @@ from transformers import AutoModelForImageTextToText
 
 from mupo_ray.data.encode import EncodedPrompt
 from mupo_ray.errors import ConfigError, TrainingError
-from mupo_ray.train.batch import Layout, MicroBatch
+from mupo_ray.train.adapter import adapters_off, add_adapter
+from mupo_ray.train.batch import Layout, MicroBatch, Sharing
 from mupo_ray.train.scorer import Scorer
+from mupo_ray.train.sharing import choose_sharing, set_attention
 
 if TYPE_CHECKING:
     from mupo_ray.config import Config, OptimizerConfig
@@ -71,10 +74,12 @@ class DeepSpeedPolicy:
         self.model = _load_model(config, _engine_config(config, stage), sharded=stage == 3)
         if config.model.freeze_vision:
             self.model.model.visual.requires_grad_(False)
+        if config.model.lora is not None:
+            add_adapter(self.model, config.model.lora, config.run.seed)
         if config.model.gradient_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         self.model.train()
-        self.layout = _layout(self.model)
+        self.layout = row_layout(self.model)
         scorer = Scorer(self.model)
         settings = config.train.optimizer
         trained = [p for p in scorer.parameters() if p.requires_grad]
@@ -93,6 +98,12 @@ class DeepSpeedPolicy:
         )
         self.device = torch.device(self.engine.device)
         self.steps_done = 0
+        self.set_sharing(choose_sharing(self))
+
+    def set_sharing(self, sharing: Sharing) -> None:
+        """Build and read micro-batches in this form from now on."""
+        set_attention(self.model, sharing)
+        self.layout = replace(self.layout, sharing=sharing)
 
     @property
     def learning_rate(self) -> float:
@@ -159,13 +170,19 @@ class DeepSpeedPolicy:
 class ReferencePolicy:
     """The frozen model that the KL term holds the policy to: the run's first weights."""
 
-    def __init__(self, config: Config) -> None:
-        """Load it from `config.model.path` (C): sharded at ZeRO stage 3, else a copy a rank."""
+    def __init__(self, config: Config, sharing: Sharing) -> None:
+        """Load it from `config.model.path` (C): sharded at ZeRO stage 3, else a copy a rank.
+
+        Args:
+            config: of the run.
+            sharing: form of the micro-batches, as the policy's layout has it.
+        """
         import deepspeed
 
         sharded = config.train.zero_stage == 3
         settings = _engine_config(config, 3 if sharded else 0)
         model = _load_model(config, settings, sharded=sharded).requires_grad_(False).eval()
+        set_attention(model, sharing)
         self._scorer: Any = Scorer(model)
         if sharded:
             settings = _engine_config(config, 3, hidden_size=_hidden_size(model))
@@ -184,6 +201,30 @@ class ReferencePolicy:
                 batch.to(self.device), temperature, with_entropy
             )
         return result
+
+
+class AdapterReference:
+    """The reference of a policy that trains adapters: the same model without them."""
+
+    def __init__(self, policy: DeepSpeedPolicy) -> None:
+        self._policy = policy
+
+    def score(
+        self, batch: MicroBatch, temperature: float, *, with_entropy: bool = False
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probs [T] and entropies of a micro-batch, without gradients (C)."""
+        with torch.no_grad(), adapters_off(self._policy.model):
+            return self._policy.score(batch, temperature, with_entropy=with_entropy)
+
+
+def make_reference(policy: DeepSpeedPolicy) -> LogprobModel | None:
+    """The frozen model of the KL term (C); None where `loss.kl_coef` is 0."""
+    config = policy.config
+    if config.loss.kl_coef == 0:
+        return None
+    if config.model.lora is not None:
+        return AdapterReference(policy)
+    return ReferencePolicy(config, policy.layout.sharing)
 
 
 def init_distributed(device: str, timeout_s: float) -> None:
@@ -304,8 +345,8 @@ def _device(kind: str) -> torch.device:
     return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
 
 
-def _layout(model: Any) -> Layout:
-    """How rows for `model` are built."""
+def row_layout(model: Any) -> Layout:
+    """How rows for a Qwen2.5-VL or Qwen3-VL model are built; padded until `sharing` is set."""
     config = model.config
     vision = config.vision_config
     decoder = model.model
@@ -334,6 +375,7 @@ def _layout(model: Any) -> Layout:
     )
     pad = config.get_text_config().pad_token_id
     return Layout(
+        sharing=Sharing.VISION_ONLY,
         # Padding is never seen, so any token that stands for no image will do.
         pad_token_id=config.vision_end_token_id if pad is None else int(pad),
         positions=positions,

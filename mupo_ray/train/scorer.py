@@ -60,11 +60,13 @@ class Scorer(nn.Module):
             vision.deepstack_features = [
                 tuple(level[image] for image in slots) for level in deepstack
             ]
+        packed = batch.prefix_layout
         hidden = decoder(
             input_ids=batch.input_ids,
             position_ids=batch.position_ids,
             mm_encoder_outputs={"image": vision},
             use_cache=False,
+            **({} if packed is None else {"prefix_layout": packed}),
         ).last_hidden_state
         chosen = hidden.flatten(0, 1).index_select(0, batch.predict_from)
         # One call of the head a micro-batch: ZeRO-3 gathers its weight once on every rank, however

@@ -28,7 +28,12 @@ from mupo_ray.sync.placement import Card
 from mupo_ray.train import checkpoint
 from mupo_ray.train.collective import from_rank_zero
 from mupo_ray.train.ledger import Ledger
-from mupo_ray.train.policy import DeepSpeedPolicy, ReferencePolicy, init_distributed
+from mupo_ray.train.policy import (
+    DeepSpeedPolicy,
+    LogprobModel,
+    init_distributed,
+    make_reference,
+)
 
 if TYPE_CHECKING:
     from mupo_ray.types import Prompt
@@ -56,7 +61,7 @@ class Worker:
     rank: int
     world_size: int
     policy: DeepSpeedPolicy
-    reference: ReferencePolicy | None
+    reference: LogprobModel | None
     method: Method
     stream: PromptStream
     eval_prompts: list[Prompt] | None
@@ -93,7 +98,7 @@ class Worker:
 
         renderer = make_renderer(config)
         policy = DeepSpeedPolicy(config)
-        reference = ReferencePolicy(config) if config.loss.kl_coef > 0 else None
+        reference = make_reference(policy)
         start_step, position = _resume(policy, config)
         services = wait_for_services(inputs["switchboard"], config.rollout.start_timeout_s)
         channel = make_channel(config, services, rank)

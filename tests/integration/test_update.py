@@ -14,54 +14,14 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny_models import build_qwen3
 
-from mupo_ray.data.tiny_model import build_config, build_tiny_model
+from mupo_ray.data.tiny_model import build_tiny_model
 from mupo_ray.errors import CheckpointError
 from mupo_ray.train import checkpoint
 
 WORKER = Path(__file__).with_name("update_worker.py")
 Result = dict[str, Any]
-
-
-def build_qwen3(folder: Path) -> None:
-    """A random Qwen3-VL, which feeds vision features into several layers."""
-    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
-
-    like = build_config()
-    text = {
-        "vocab_size": like.text_config.vocab_size,
-        "hidden_size": 64,
-        "intermediate_size": 64,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "head_dim": 32,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 1e4,
-            "mrope_section": [4, 6, 6],
-        },
-    }
-    vision = {
-        "depth": 2,
-        "hidden_size": 32,
-        "num_heads": 2,
-        "intermediate_size": 32,
-        "out_hidden_size": 64,
-        "patch_size": 14,
-        "deepstack_visual_indexes": [0],
-        "num_position_embeddings": 64,
-    }
-    ids = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-    config = Qwen3VLConfig(
-        text_config=text,
-        vision_config=vision,
-        tie_word_embeddings=True,
-        **{name: getattr(like, name) for name in ids},
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        Qwen3VLForConditionalGeneration(config).save_pretrained(folder)
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         port = free.getsockname()[1]
     base = {k: v for k, v in os.environ.items() if k not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     base |= {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    base["PYTHONPATH"] = str(WORKER.parents[1])
     ranks: list[tuple[int, dict[str, str]]] = [(1, {})] + [
         (2, {"RANK": str(r), "LOCAL_RANK": str(r), "WORLD_SIZE": "2"}) for r in range(2)
     ]
@@ -120,13 +81,13 @@ def distance(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> float:
     return max(float((a[name].float() - b[name].float()).abs().max()) for name in a)
 
 
-def assert_same_training(a: Result, b: Result) -> None:
+def assert_same_training(a: Result, b: Result, moved: float = 2e-4) -> None:
     """Equal metrics and weights up to float32 noise, where training moved the weights."""
     for mine, other in zip(a["stats"], b["stats"], strict=True):
         for name, value in mine.items():
             assert other[name] == pytest.approx(value, rel=1e-5, abs=1e-5), name
     assert distance(a["weights"], b["weights"]) < 1e-5
-    assert distance(a["weights"], a["before"]) > 2e-4
+    assert distance(a["weights"], a["before"]) > moved
 
 
 @pytest.mark.parametrize("name", ["many", "checkpointing"])
@@ -134,8 +95,16 @@ def test_micro_batches_do_not_matter(one: Result, name: str) -> None:
     assert_same_training(one["big"], one[name])
 
 
+@pytest.mark.parametrize("name", ["vision_only", "off"])
+def test_what_responses_share_does_not_matter(one: Result, name: str) -> None:
+    assert one["big"]["sharing"] == "packed"
+    assert one[name]["sharing"] == name
+    assert_same_training(one["big"], one[name])
+
+
 @pytest.mark.parametrize("name", ["zero0", "zero2", "zero3", "no_data0", "no_data3"])
 def test_two_ranks_equal_one(one: Result, two: Result, name: str) -> None:
+    assert two[name]["sharing"] == "packed"
     assert_same_training(one["big"], two[name])
 
 
@@ -150,6 +119,26 @@ def test_scores_equal_a_naive_forward(one: Result, name: str) -> None:
 @pytest.mark.parametrize("name", ["tied@1.0", "untied@0.6", "qwen3@1.0"])
 def test_padding_is_never_seen(one: Result, name: str) -> None:
     assert one["scored"][name]["padding"] == 0.0
+
+
+@pytest.mark.parametrize("name", ["lora", "lora0", "lora2", "lora3"])
+def test_adapters_alone_are_trained_and_travel_merged(one: Result, two: Result, name: str) -> None:
+    result = (one | two)[name]
+    assert {n.split(".")[-4] for n in result["trained"]} == {"q_proj", "v_proj", "down_proj"}
+    assert all("language_model" in n and ".lora_" in n for n in result["trained"])
+    assert list(result["weights"]) == list(one["big"]["weights"])
+    changed = {n for n, w in result["weights"].items() if not torch.equal(w, result["before"][n])}
+    assert {n.split(".")[-2] for n in changed} == {"q_proj", "v_proj", "down_proj"}
+    assert distance(result["before"], one["big"]["before"]) == 0.0
+    assert result["merged"] < 1e-5
+    assert result["reference"] < 1e-6
+    assert result["stats"][1]["loss/kl"] > 0
+
+
+@pytest.mark.parametrize("name", ["lora0", "lora2", "lora3"])
+def test_two_ranks_train_the_same_adapters(one: Result, two: Result, name: str) -> None:
+    # From zero, an adapter's product moves as the square of its parts.
+    assert_same_training(one["lora"], two[name], moved=1e-4)
 
 
 def test_frozen_vision_stays(one: Result) -> None:

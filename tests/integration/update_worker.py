@@ -14,20 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from tiny_models import random_item
 
 from mupo_ray.config import Config
 from mupo_ray.core.loss import entropy as entropy_of
 from mupo_ray.core.loss import token_logprobs
-from mupo_ray.data.encode import EncodedPrompt
 from mupo_ray.errors import CheckpointError, TrainingError
 from mupo_ray.sync.source import iter_weights
 from mupo_ray.train import checkpoint
 from mupo_ray.train.batch import TrainItem, micro_batches
 from mupo_ray.train.checkpoint import RunState
-from mupo_ray.train.policy import DeepSpeedPolicy, ReferencePolicy, init_distributed
-from mupo_ray.train.update import by_response, logprobs, train_step
+from mupo_ray.train.policy import DeepSpeedPolicy, init_distributed, make_reference
+from mupo_ray.train.update import by_response, logprobs, plan_updates, train_step
 
 BIG = 4096
+LORA = {"lora": {"rank": 4, "alpha": 8, "targets": ("q_proj", "v_proj", "down_proj")}}
 STATE = RunState(step=1, stream_position=3, config_hash="abc")
 
 
@@ -49,40 +50,12 @@ def config(folder: Path, name: str = "tied", **changes: Any) -> Config:
     return Config.model_validate(sections)
 
 
-def cohort(model_config: Any, seed: int, lengths: list[int], side: int = 4) -> TrainItem:
-    """A prompt with one random image of `side` x `side` patches, and random responses."""
-    rng = np.random.default_rng(seed)
-    image = model_config.image_token_id
-    tokens = (side // 2) ** 2
-    words = rng.integers(12, 80, 3 + seed)
-    ids = np.concatenate(
-        [
-            [model_config.vision_start_token_id],
-            [image] * tokens,
-            [model_config.vision_end_token_id],
-            words,
-        ]
-    )
-    vision = model_config.vision_config
-    width = 3 * vision.temporal_patch_size * vision.patch_size**2
-    return TrainItem(
-        prompt=EncodedPrompt(
-            input_ids=torch.from_numpy(ids),
-            mm_token_type_ids=torch.from_numpy((ids == image).astype(np.int64)),
-            pixel_values=torch.from_numpy(rng.normal(size=(side * side, width))).float(),
-            image_grid_thw=torch.tensor([[1, side, side]]),
-        ),
-        completion_ids=tuple(rng.integers(12, 80, n) for n in lengths),
-        sampler_logprobs=tuple(rng.normal(-4.5, 0.1, n).astype(np.float32) for n in lengths),
-        advantages=rng.normal(size=len(lengths)),
-    )
-
-
 def cohorts(model_config: Any) -> list[TrainItem]:
+    """Unlike in all that may differ; the last one, alone on the second of two ranks, is text."""
     return [
-        cohort(model_config, 0, [3, 9, 5]),
-        cohort(model_config, 1, [12, 1], side=6),
-        cohort(model_config, 2, [7, 7, 2, 4]),
+        random_item(model_config, 0, [3, 9, 5]),
+        random_item(model_config, 1, [12, 1], sides=(6, 4)),
+        random_item(model_config, 2, [7, 7, 2, 4], sides=()),
     ]
 
 
@@ -101,16 +74,23 @@ def mine(policy: DeepSpeedPolicy, *, only_rank_0: bool = False) -> list[TrainIte
 
 def trained(settings: Config, *, only_rank_0: bool = False) -> dict[str, Any]:
     """Two steps."""
-    policy, reference = DeepSpeedPolicy(settings), ReferencePolicy(settings)
+    policy = DeepSpeedPolicy(settings)
+    reference = make_reference(policy)
     before = weights(policy)
     items = mine(policy, only_rank_0=only_rank_0)
     stats = [train_step(policy, reference, items) for _ in range(2)]
-    return {"before": before, "weights": weights(policy), "stats": stats}
+    return {
+        "before": before,
+        "weights": weights(policy),
+        "stats": stats,
+        "sharing": str(policy.layout.sharing),
+    }
 
 
 def resumed(settings: Config, folder: Path) -> dict[str, Any]:
     """A step, a checkpoint, a step; and the second step again from the checkpoint."""
-    policy, reference = DeepSpeedPolicy(settings), ReferencePolicy(settings)
+    policy = DeepSpeedPolicy(settings)
+    reference = make_reference(policy)
     items = mine(policy)
     train_step(policy, reference, items)
     # Ranks write into folders of their own, as under Ray Train, which then merges them.
@@ -179,6 +159,7 @@ def scored(folder: Path, model: str, temperature: float) -> dict[str, float]:
     for (index, row), values in ours.items():
         prompt, ids = items[index].prompt, torch.from_numpy(items[index].completion_ids[row])
         full = torch.cat([prompt.input_ids, ids])
+        images = {"pixel_values": prompt.pixel_values, "image_grid_thw": prompt.image_grid_thw}
         with torch.no_grad():
             logits = naive_model(
                 input_ids=full[None],
@@ -186,8 +167,7 @@ def scored(folder: Path, model: str, temperature: float) -> dict[str, float]:
                 mm_token_type_ids=torch.cat([prompt.mm_token_type_ids, torch.zeros_like(ids)])[
                     None
                 ],
-                pixel_values=prompt.pixel_values,
-                image_grid_thw=prompt.image_grid_thw,
+                **(images if len(prompt.image_grid_thw) else {}),
             ).logits[0, len(prompt.input_ids) - 1 : -1]
         want = token_logprobs(logits, ids, temperature=temperature).numpy()
         worst = max(worst, float(np.abs(values - want).max()))
@@ -204,6 +184,31 @@ def scored(folder: Path, model: str, temperature: float) -> dict[str, float]:
     }
 
 
+def adapted(settings: Config, folder: Path) -> dict[str, Any]:
+    """Two steps of adapters alone; a stock model with the merged weights, and the reference."""
+    policy = DeepSpeedPolicy(settings)
+    reference = make_reference(policy)
+    assert reference is not None
+    items = mine(policy)
+    before = weights(policy)
+    batches = plan_updates(policy, items)[0].batches
+    first = logprobs(policy, batches, 1.0)
+    stats = [train_step(policy, reference, items) for _ in range(2)]
+    after = weights(policy)
+    own, base = (logprobs(model, batches, 1.0) for model in (policy, reference))
+    checkpoint.save(policy, folder, STATE)
+    merged = DeepSpeedPolicy(config(folder, "hf"))
+    again = logprobs(merged, batches, 1.0)
+    return {
+        "before": before,
+        "weights": after,
+        "stats": stats,
+        "trained": [n for n, p in policy.model.named_parameters() if p.requires_grad],
+        "merged": max(float((a - b).abs().max()) for a, b in zip(own, again, strict=True)),
+        "reference": max(float((a - b).abs().max()) for a, b in zip(first, base, strict=True)),
+    }
+
+
 def small_steps(folder: Path) -> dict[str, Any]:
     """bfloat16 steps too small for a bfloat16 weight of 1 to show one alone."""
     policy = DeepSpeedPolicy(
@@ -214,7 +219,7 @@ def small_steps(folder: Path) -> dict[str, Any]:
             train={"optimizer": {"lr": 1e-3, "warmup_steps": 0, "weight_decay": 0.0}},
         )
     )
-    item = cohort(policy.model.config, 0, [3, 4])
+    item = random_item(policy.model.config, 0, [3, 4])
     mine = [item] if policy.rank == 0 else []
     norms = []
     for _ in range(6):
@@ -226,12 +231,15 @@ def small_steps(folder: Path) -> dict[str, Any]:
 def one_rank(folder: Path) -> dict[str, Any]:
     out: dict[str, Any] = {"big": trained(config(folder))}
     out["many"] = trained(config(folder, train={"micro_batch_tokens": 20}))
+    for form in ("vision_only", "off"):
+        out[form] = trained(config(folder, train={"prefix_sharing": form}))
     out["checkpointing"] = trained(config(folder, model={"gradient_checkpointing": True}))
     out["frozen"] = trained(config(folder, model={"freeze_vision": True}))
     out["scored"] = {
         f"{model}@{t}": scored(folder, model, t)
         for model, t in [("tied", 1.0), ("untied", 0.6), ("qwen3", 1.0)]
     }
+    out["lora"] = adapted(config(folder, model=LORA), folder / "lora_one")
     out["resume"] = resumed(config(folder), folder / "one")
     out["refused"] = {kind: refused(config(folder), kind) for kind in ("loss", "gradient")}
 
@@ -273,6 +281,8 @@ def two_ranks(folder: Path) -> dict[str, Any]:
     out: dict[str, Any] = {}
     for stage in (0, 2, 3):
         out[f"zero{stage}"] = trained(config(folder, train={"zero_stage": stage}))
+        settings = config(folder, model=LORA, train={"zero_stage": stage})
+        out[f"lora{stage}"] = adapted(settings, folder / f"lora{stage}")
     out["untied3"] = weights(DeepSpeedPolicy(config(folder, "untied", train={"zero_stage": 3})))
     for stage in (0, 3):
         # Rank 0 has many micro-batches, rank 1 has no cohort.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mupo_ray.data.encode import EncodedPrompt
-from mupo_ray.train.batch import Layout, TrainItem, empty_micro_batch, micro_batches
+from mupo_ray.train.batch import Layout, Sharing, TrainItem, empty_micro_batch, micro_batches
 
 PAD, IMAGE = 0, 9
 
@@ -36,11 +38,14 @@ def item(num_text: int, lengths: list[int], *, image: bool = True) -> TrainItem:
 
 
 LAYOUT = Layout(
+    sharing=Sharing.VISION_ONLY,
     pad_token_id=PAD,
     # Twice the index, so that the response's start shows that it follows the largest position.
     positions=lambda p: 2 * torch.arange(len(p.input_ids)).expand(3, -1),
     filler=prompt(1),
 )
+PACKED = replace(LAYOUT, sharing=Sharing.PACKED)
+OFF = replace(LAYOUT, sharing=Sharing.OFF)
 
 
 def test_columns_of_one_cohort() -> None:
@@ -62,6 +67,48 @@ def test_images_come_once_a_prompt() -> None:
     assert batch.image_grid_thw.tolist() == [[1, 2, 2]] * 2
     assert batch.image_of_slot == (0, 0, 1, 1)
     assert int((batch.input_ids == IMAGE).sum()) == len(batch.image_of_slot)
+
+
+def test_nothing_shared_repeats_the_images() -> None:
+    (batch,) = micro_batches([item(2, [1, 1]), item(3, [1])], max_tokens=100, layout=OFF)
+    assert batch.pixel_values[:, 0].tolist() == [2.0] * 8 + [3.0] * 4
+    assert batch.image_grid_thw.tolist() == [[1, 2, 2]] * 3
+    assert batch.image_of_slot == (0, 1, 2)
+
+
+def test_columns_of_a_packed_row() -> None:
+    items = [item(2, [1, 3]), item(1, [2], image=False)]
+    (batch,) = micro_batches(items, max_tokens=100, layout=PACKED)
+    # prompt | 100 | 110 111 112 | prompt | 100 101
+    assert batch.input_ids.tolist() == [[1, 1, 9, 100, 110, 111, 112, 1, 100, 101]]
+    assert batch.position_ids[2].tolist() == [[0, 2, 4, 5, 5, 6, 7, 0, 1, 2]]
+    # The first token of each response is predicted where its prompt ends.
+    assert batch.predict_from.tolist() == [2, 2, 4, 5, 7, 8]
+    assert batch.targets.tolist() == [100, 110, 111, 112, 100, 101]
+    assert batch.image_of_slot == (0,)
+    assert batch.image_grid_thw.tolist() == [[1, 2, 2]]
+    assert batch.prefix_layout is not None
+    assert batch.prefix_layout.cu_q.tolist() == [0, 3, 4, 7, 8, 10]
+    assert batch.prefix_layout.cu_k.tolist() == [0, 3, 7, 13, 14, 17]
+
+
+def test_a_packed_row_costs_each_prompt_once() -> None:
+    # Prompts of 5 tokens; 5 + 4 * 2 = 13 a cohort, where padded rows take 4 * 7 = 28.
+    items = [item(4, [2, 2, 2, 2])] * 3
+    assert [len(b.response_ids) for b in micro_batches(items, max_tokens=26, layout=PACKED)] == [
+        8,
+        4,
+    ]
+    assert len(micro_batches(items, max_tokens=26, layout=LAYOUT)) == 6
+
+
+def test_packed_text_gets_the_filler_image() -> None:
+    (batch,) = micro_batches([item(2, [2], image=False)], max_tokens=100, layout=PACKED)
+    assert batch.input_ids.tolist() == [[1, 1, 100, 101, 1, IMAGE]]
+    assert batch.image_of_slot == (0,)
+    assert batch.predict_from.tolist() == [1, 2]
+    empty = empty_micro_batch(PACKED)
+    assert (empty.num_tokens, empty.input_ids.tolist()) == (0, [[1, IMAGE]])
 
 
 def test_cohorts_stay_whole_where_they_fit() -> None:
@@ -127,20 +174,26 @@ def test_columns_that_do_not_fit_are_refused(broken: dict[str, object], message:
         max_size=6,
     ),
     max_tokens=st.integers(1, 120),
+    layout=st.sampled_from([LAYOUT, PACKED, OFF]),
 )
 def test_every_response_once_and_within_budget(
-    cohorts: list[tuple[int, list[int]]], max_tokens: int
+    cohorts: list[tuple[int, list[int]]], max_tokens: int, layout: Layout
 ) -> None:
     items = [item(text, lengths) for text, lengths in cohorts]
-    batches = micro_batches(items, max_tokens=max_tokens, layout=LAYOUT)
+    batches = micro_batches(items, max_tokens=max_tokens, layout=layout)
     seen = sorted(r for b in batches for r in b.response_ids)
     assert seen == [(i, r) for i, (_, lengths) in enumerate(cohorts) for r in range(len(lengths))]
     for batch in batches:
-        assert batch.input_ids.numel() <= max_tokens or batch.input_ids.shape[0] == 1
+        assert batch.input_ids.numel() <= max_tokens or batch.num_responses == 1
         tokens = batch.input_ids.flatten()
-        # The token after the predicting position is the target.
-        assert torch.equal(tokens[batch.predict_from + 1], batch.targets)
+        # The token after the predicting position is the target; in a packed row, so it is for all
+        # but the first tokens of the responses that do not stand next to their prompt.
+        follows = tokens[batch.predict_from + 1] == batch.targets
+        first = torch.cat([torch.zeros(1), batch.lengths.cumsum(0)[:-1]]).long()
+        assert follows[~torch.isin(torch.arange(len(follows)), first)].all()
+        if layout is not PACKED:
+            assert follows.all()
         wanted = np.concatenate([items[i].completion_ids[r] for i, r in batch.response_ids])
         assert batch.targets.tolist() == wanted.tolist()
-    again = micro_batches(items, max_tokens=max_tokens, layout=LAYOUT)
+    again = micro_batches(items, max_tokens=max_tokens, layout=layout)
     assert [b.response_ids for b in batches] == [b.response_ids for b in again]

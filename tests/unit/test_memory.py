@@ -13,9 +13,11 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
+from mupo_ray.config import LoraConfig
 from mupo_ray.config_io import load_config
 from mupo_ray.errors import ConfigError
 from mupo_ray.train import memory
+from mupo_ray.train.adapter import add_adapter
 from mupo_ray.train.model_size import find_size, size_from_config
 
 GPU = ["run.device=cuda", "model.dtype=bfloat16", "rollout.num_engines=1"]
@@ -172,6 +174,29 @@ def test_frozen_vision_has_no_gradient():
     device, _ = memory.trainer_states(size, config)
     assert device["weights"] == 2 * size.params
     assert device["gradients"] == 4 * size.text_params
+
+
+@pytest.mark.parametrize("build", [qwen2_5, qwen3])
+def test_adapters_are_counted_as_peft_makes_them(build):
+    settings = LoraConfig(rank=3)
+    model = build()
+    size = size_from_config(json.loads(model.config.to_json_string()))
+    add_adapter(model, settings, seed=0)
+    made = sum(p.numel() for name, p in model.named_parameters() if ".lora_" in name)
+    assert size.adapter_params(settings.rank, settings.targets) == made
+
+
+def test_adapters_need_no_reference_and_little_state():
+    size = find_size(QWEN_3B)
+    assert size is not None
+    config = load_config([], [*GPU, "model.lora.rank=8", 'model.lora.targets=["q_proj"]'])
+    # 36 layers, 2048 wide: 8 x (2048 + 2048) numbers each.
+    adapters = 36 * 8 * 4096
+    device, _ = memory.trainer(size, config)
+    assert device["weights"] == 2 * (size.params + adapters)
+    assert device["gradients"] == 4 * adapters
+    assert device["optimizer"] == 12 * adapters
+    assert "reference policy" not in device
 
 
 def test_reference_policy_costs_a_copy_unless_kl_is_off():
