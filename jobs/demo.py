@@ -7,7 +7,9 @@ same real stack that a cluster uses. Writes `runs/demo/summary.json` and `runs/d
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,11 +17,15 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
 from mupo_ray.config_io import load_config
 from mupo_ray.errors import MupoError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _JOBS = Path(__file__).resolve().parent
 _CONFIGS = _JOBS.parent / "configs"
@@ -45,7 +51,6 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
     began = time.monotonic()
     watch = _MemoryWatch()
     watch.start()
-    _prepare(folder)
     overrides = [
         f"run.storage_path={folder}",
         f"run.seed={seed}",
@@ -53,6 +58,7 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
         f"model.path={folder / 'model'}",
         f"data.train={folder / 'data' / 'train.parquet'}",
         f"eval.path={folder / 'data' / 'eval.parquet'}",
+        "eval.every_steps=20",
     ]
     tiny = _CONFIGS / "tiny_cpu.yaml"
     runs = {
@@ -60,14 +66,16 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
         "mupo": load_config([tiny], [*overrides, "run.name=mupo"]),
     }
 
-    from mupo_ray.evaluation.report import comparison_table, write_report
-    from mupo_ray.observability.follow import following, set_up_logging
-    from mupo_ray.rollout.services import services_of
-    from mupo_ray.sync.placement import live_cluster, render, wait_for_plan
-    from mupo_ray.train.launch import connect, run_training
+    with _preparing(folder):
+        # Meanwhile, on another core.
+        from mupo_ray.evaluation.report import comparison_table, write_report
+        from mupo_ray.observability.follow import following, set_up_logging
+        from mupo_ray.rollout.services import services_of
+        from mupo_ray.sync.placement import live_cluster, render, wait_for_plan
+        from mupo_ray.train.launch import connect, run_training
 
-    set_up_logging()
-    connect(runs["mupo"])
+        set_up_logging()
+        connect(runs["mupo"])
     plan = wait_for_plan(runs["mupo"])
     print(render(plan, live_cluster()), flush=True)
     with services_of(runs["mupo"], plan) as services:
@@ -96,11 +104,20 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
     )
 
 
-def _prepare(folder: Path) -> None:
-    """Puzzles and base model, in a process of its own, whose memory is then free again."""
-    print("making puzzles and base model (about 90 s of one CPU, then kept)", flush=True)
-    command = [sys.executable, str(_JOBS / "prepare_demo.py"), "--folder", str(folder)]
-    if (code := subprocess.run(command, check=False).returncode) != 0:
+@contextlib.contextmanager
+def _preparing(folder: Path) -> Iterator[None]:
+    """Puzzles and base model are made meanwhile, by a process whose memory is then free again."""
+    print("making puzzles and base model (about 80 s of one CPU, then kept)", flush=True)
+    process = subprocess.Popen(
+        [sys.executable, str(_JOBS / "prepare_demo.py"), "--folder", str(folder)],
+        env=os.environ | {"DS_ACCELERATOR": "cpu", "TQDM_DISABLE": "1"},
+    )
+    try:
+        yield
+        code = process.wait()
+    finally:
+        process.kill()
+    if code != 0:
         raise MupoError(f"making puzzles and base model failed with exit code {code}, see above")
 
 
@@ -127,7 +144,7 @@ class _Memory:
 
 
 class _MemoryWatch(threading.Thread):
-    """Largest resident memory of this process and all below it."""
+    """Resident memory of this process and all below it, when its sum was largest."""
 
     def __init__(self) -> None:
         super().__init__(name="memory-watch", daemon=True)
@@ -137,21 +154,29 @@ class _MemoryWatch(threading.Thread):
     def run(self) -> None:
         root = psutil.Process()
         while not self._stop_event.wait(_SAMPLE_EVERY_S):
-            rss = pss = 0
-            for process in [root, *root.children(recursive=True)]:
-                try:
-                    memory = process.memory_full_info()
-                except psutil.Error:  # It has ended.
-                    continue
-                rss += memory.rss
-                pss += getattr(memory, "pss", memory.rss)
-            self._peak = _Memory(rss=max(rss, self._peak.rss), pss=max(pss, self._peak.pss))
+            rss = 0
+            processes = [root, *root.children(recursive=True)]
+            for process in processes:
+                with contextlib.suppress(psutil.Error):  # It may have ended.
+                    rss += process.memory_info().rss
+            if rss > self._peak.rss:
+                self._peak = _Memory(rss=rss, pss=_pss(processes))
 
     def stop(self) -> _Memory:
-        """End watching; the peaks."""
+        """End watching; the peak."""
         self._stop_event.set()
         self.join()
         return self._peak
+
+
+def _pss(processes: list[psutil.Process]) -> int:
+    """Memory with shared pages counted once; takes the kernel 10 ms a large process."""
+    total = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            memory = process.memory_full_info()
+            total += getattr(memory, "pss", memory.rss)
+    return total
 
 
 if __name__ == "__main__":

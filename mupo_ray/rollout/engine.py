@@ -132,7 +132,10 @@ class VllmEngine:
             disable_log_stats=True,
         )
         self._llm: Any = AsyncLLM.from_engine_args(args)
-        threading.Thread(target=_end_with_core, args=(self._llm,), daemon=True).start()
+        self._is_closed = threading.Event()
+        threading.Thread(
+            target=_end_with_core, args=(self._llm, self._is_closed), daemon=True
+        ).start()
         self._version = -1
         self._fence: str | None = "no weights received yet"
         self._num_active = 0
@@ -330,18 +333,20 @@ class VllmEngine:
         }
 
     async def shutdown(self) -> None:
-        """End the engine's processes."""
+        """End the engine's processes; it cannot be used afterwards."""
+        self._is_closed.set()
         self._llm.shutdown()
         await asyncio.sleep(0)
 
 
-def _end_with_core(llm: Any) -> None:
+def _end_with_core(llm: Any, is_closed: threading.Event) -> None:
     """End this process once vLLM's core process is dead, so that Ray starts both again.
 
     vLLM fails the requests that come after such a death; those in flight would wait for ever.
     """
     while not llm.errored:
-        time.sleep(_WATCH_S)
+        if is_closed.wait(_WATCH_S):
+            return
     os._exit(1)
 
 

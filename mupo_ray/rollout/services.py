@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.2
 _SAY_EVERY_S = 30.0
+_STOP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -243,6 +244,9 @@ def _raise_unless_up(ref: Any, who: str) -> None:
 
 def stop_services(services: Services) -> None:
     """End all actors; an engine's own processes end with it."""
+    # An engine whose core is killed under it fills the log with its last words.
+    ended = [engine.shutdown.remote() for engine in services.engines]
+    ray.wait(ended, num_returns=len(ended), timeout=_STOP_S)
     for actor in (*services.engines, *services.embedders, services.publisher):
         ray.kill(actor)
 

@@ -29,8 +29,7 @@ from mupo_ray.rollout.services import (
     wait_for_cards,
 )
 from mupo_ray.sync.placement import live_cluster, render, wait_for_plan
-from mupo_ray.train.loop import FAILURE_FILE, train_loop
-from mupo_ray.train.worker import hash_of, make_renderer
+from mupo_ray.train.entry import FAILURE_FILE, hash_of, make_renderer, train_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,6 +25,7 @@ from mupo_ray.train import checkpoint
 from mupo_ray.train.batch import TrainItem
 from mupo_ray.train.clock import Clock
 from mupo_ray.train.collective import from_rank_zero, gather_objects
+from mupo_ray.train.entry import FAILURE_FILE
 from mupo_ray.train.ledger import LedgerEntry
 from mupo_ray.train.stages import embed_step, sample_step, score_step
 from mupo_ray.train.summary import join, metrics_of, record_step
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-FAILURE_FILE = "failure.json"
-"""Written where a run failed for a reason that a restart cannot mend."""
 _FATAL = (DataError, TrainingError)
 
 

@@ -145,52 +145,55 @@ def _sdpa(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """Two calls a cohort: the prompt, causal; and its responses as a batch behind its keys."""
+    """Two calls a cohort: the prompt, causal; and its responses as a batch behind its keys.
+
+    Rows are cut and joined token by token, as [tokens, heads, D]: that is how they lie in memory.
+    """
+    q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     out: list[torch.Tensor] = []
     for cohort in layout.cohorts:
-        first, stop = cohort.start, cohort.start + cohort.prefix
-        shared_k, shared_v = key[:, :, first:stop], value[:, :, first:stop]
+        at = slice(cohort.start, cohort.start + cohort.prefix)
         near = None if window is None else _within(window, cohort.prefix, 0, query.device)
-        out.append(
-            F.scaled_dot_product_attention(
-                query[:, :, first:stop],
-                shared_k,
-                shared_v,
-                attn_mask=near,
-                is_causal=near is None,
-                scale=scaling,
-                enable_gqa=True,
-            )
+        shared_k, shared_v = (x[at].transpose(0, 1)[None] for x in (k, v))
+        prompt = F.scaled_dot_product_attention(
+            q[at].transpose(0, 1)[None],
+            shared_k,
+            shared_v,
+            attn_mask=near,
+            is_causal=near is None,
+            scale=scaling,
+            enable_gqa=True,
         )
+        out.append(prompt[0].transpose(0, 1))
         if not cohort.lengths:
             continue
-        count = len(cohort.lengths)
-        q, k, v = (_responses(x, cohort) for x in (query, key, value))
+        own_q, own_k, own_v = (_responses(x, cohort) for x in (q, k, v))
+        count, _, longest, _ = own_q.shape
         mask = cohort.mask
         if window is not None:
-            mask = _within(window, q.shape[2], cohort.prefix, query.device)
+            mask = _within(window, longest, cohort.prefix, query.device)
         own = F.scaled_dot_product_attention(
-            q,
-            torch.cat([shared_k.expand(count, -1, -1, -1), k], dim=2),
-            torch.cat([shared_v.expand(count, -1, -1, -1), v], dim=2),
+            own_q,
+            torch.cat([shared_k.expand(count, -1, -1, -1), own_k], dim=2),
+            torch.cat([shared_v.expand(count, -1, -1, -1), own_v], dim=2),
             attn_mask=mask,
             scale=scaling,
             enable_gqa=True,
         )
-        flat = own.transpose(0, 1).flatten(1, 2)
-        out.append((flat if cohort.kept is None else flat.index_select(1, cohort.kept))[None])
-    return torch.cat(out, dim=2).transpose(1, 2)
+        flat = own.transpose(1, 2).flatten(0, 1)
+        out.append(flat if cohort.kept is None else flat.index_select(0, cohort.kept))
+    return torch.cat(out)[None]
 
 
 def _responses(x: torch.Tensor, cohort: Cohort) -> torch.Tensor:
-    """Queries, keys or values of a cohort's responses: [1, heads, L, D] -> [N, heads, T, D]."""
+    """Queries, keys or values of a cohort's responses: [L, heads, D] -> [N, heads, T, D]."""
     if cohort.places is None:
         start = cohort.start + cohort.prefix
-        rows = x[0, :, start : start + sum(cohort.lengths)]
+        rows = x[start : start + sum(cohort.lengths)]
     else:
-        rows = x[0].index_select(1, cohort.places)
-    heads, _, width = rows.shape
-    return rows.reshape(heads, len(cohort.lengths), -1, width).transpose(0, 1)
+        rows = x.index_select(0, cohort.places)
+    _, heads, width = x.shape
+    return rows.reshape(len(cohort.lengths), -1, heads, width).transpose(1, 2)
 
 
 def _varlen(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ import ray.train
 
 from mupo_ray.config import Config
 from mupo_ray.data.encode import EncodedPrompt, PromptEncoder
-from mupo_ray.data.render import PromptRenderer
 from mupo_ray.data.schema import open_table
 from mupo_ray.data.stream import PromptStream, load_prompts
 from mupo_ray.methods import Method, make_method
@@ -27,6 +25,7 @@ from mupo_ray.sync.broadcast import ObjectStoreChannel, WeightChannel
 from mupo_ray.sync.placement import Card
 from mupo_ray.train import checkpoint
 from mupo_ray.train.collective import from_rank_zero
+from mupo_ray.train.entry import make_renderer
 from mupo_ray.train.ledger import Ledger
 from mupo_ray.train.policy import (
     DeepSpeedPolicy,
@@ -39,16 +38,6 @@ if TYPE_CHECKING:
     from mupo_ray.types import Prompt
 
 logger = logging.getLogger(__name__)
-
-# Left out of the config's hash: a run may be resumed with other values of these.
-_MAY_CHANGE: dict[str, Any] = {
-    "run": {"storage_path"},
-    "tracking": True,
-    "eval": True,
-    "checkpoint": True,
-    "placement": True,
-    "sync": True,
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -171,18 +160,6 @@ class Worker:
         self.tracker.close()
 
 
-def make_renderer(config: Config) -> PromptRenderer:
-    """The renderer that a config describes."""
-    return PromptRenderer.from_pretrained(
-        config.model.path,
-        template=config.data.template,
-        system_prompt=config.data.system_prompt,
-        max_prompt_tokens=config.data.max_prompt_tokens,
-        min_pixels=config.data.min_pixels,
-        max_pixels=config.data.max_pixels,
-    )
-
-
 def make_channel(config: Config, services: Services, rank: int) -> WeightChannel:
     """The transport that the placement asks for."""
     if services.transport == "object_store":
@@ -206,12 +183,6 @@ def make_channel(config: Config, services: Services, rank: int) -> WeightChannel
         pause=config.sync.pause,
         timeout_s=config.sync.timeout_s,
     )
-
-
-def hash_of(config: Config) -> str:
-    """Fingerprint of all that decides a run's numbers."""
-    text = config.model_dump_json(exclude=_MAY_CHANGE)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _resume(policy: DeepSpeedPolicy, config: Config) -> tuple[int, int]:
