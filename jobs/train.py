@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 from mupo_ray.config_io import parse_cli
 from mupo_ray.errors import MupoError
@@ -46,11 +47,19 @@ def main(argv: list[str] | None = None) -> int:
             return 0
         with following(config):
             run_dir = run_training(config)
-        print(f"done: {run_dir}")
+        _summarise(config.run.name, run_dir)
     except MupoError as err:
         print(f"error: {err}", file=sys.stderr)
         return 1
     return 0
+
+
+def _summarise(name: str, run_dir: Path) -> None:
+    """The run's figures here, and its page of plots in its folder."""
+    from mupo_ray.evaluation.report import comparison_table, write_report
+
+    page = write_report({name: run_dir}, run_dir / "report.html", title=name)
+    print(f"\n{comparison_table({name: run_dir})}\n\nreport  {page}\ndone: {run_dir}")
 
 
 if __name__ == "__main__":

@@ -169,6 +169,7 @@ def test_a_job_trains_and_its_log_shows_every_step(
     steps = [line for line in done.stdout.splitlines() if line.strip().startswith("step")]
     assert len(steps) >= 2, done.stdout
     assert f"done: {tmp_path / 'runs' / 'job'}" in done.stdout
+    assert (tmp_path / "runs" / "job" / "report.html").is_file()
     assert [r["step"] for r in read_jsonl(tmp_path / "runs" / "job" / "metrics.jsonl")] == [1, 2]
     wait_for_no_engine(head)
 
