@@ -34,6 +34,12 @@ def clustered_rows(rng: np.random.Generator, n: int, k: int, d: int) -> NDArray[
     return unit(topic + ways[rng.integers(0, k, n)] + rng.standard_normal((n, d)))
 
 
+def repeated_rows(rng: np.random.Generator, n: int, k: int, d: int) -> NDArray[np.float32]:
+    """As above, but most responses repeat one of a few texts word by word."""
+    few = clustered_rows(rng, k + 3, k, d)
+    return few[np.minimum(rng.geometric(0.4, n) - 1, k + 2)]
+
+
 def unit(rows: NDArray[np.float64]) -> NDArray[np.float32]:
     lengths: NDArray[np.float64] = np.linalg.norm(rows, axis=1, keepdims=True)
     return np.asarray(rows / lengths, np.float32)
@@ -57,7 +63,7 @@ def main() -> None:
         f"{'data':>9} {'N':>3} {'K':>2} {'min':>3} {'D':>5} | ms a prompt: ours  many   library"
         f" | library/ours | inertia mean  worst"
     )
-    for make in (random_rows, clustered_rows):
+    for make in (random_rows, clustered_rows, repeated_rows):
         for n, k, m, d in SHAPES:
             rng = np.random.default_rng(0)
             compare(

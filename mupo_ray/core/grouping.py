@@ -54,9 +54,11 @@ def partition(
     if num_groups == 1:
         return np.zeros(num_rows, np.int64)
     order = np.array(sorted(range(num_rows), key=lambda i: rows[i].tobytes()))
-    gram = _gram(rows[order])
+    rows = rows[order]
+    gram = _gram(rows)
     if num_rows <= MAX_EXACT_ROWS:
-        labels = exact_partition(gram, num_groups, min_group_size)
+        repeats = np.append(False, (rows[1:] == rows[:-1]).all(1))
+        labels = exact_partition(gram, num_groups, min_group_size, repeats)
     else:
         labels = searched_partition(gram, num_groups, min_group_size, seed)
     group_ids = np.empty(num_rows, np.int64)

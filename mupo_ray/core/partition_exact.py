@@ -65,13 +65,16 @@ class _Tables(NamedTuple):
     min_group_size: int
 
 
-def exact_partition(gram: Floats, num_groups: int, min_group_size: int) -> Ints:
+def exact_partition(
+    gram: Floats, num_groups: int, min_group_size: int, repeats: NDArray[np.bool_]
+) -> Ints:
     """Partition of least inertia.
 
     Args:
         gram: [N, N] inner products of centred rows, N <= `MAX_EXACT_ROWS`.
         num_groups: K >= 2, with K * min_group_size <= N.
         min_group_size: fewest rows in a group.
+        repeats: [N] True for a row that equals the one before it.
 
     Returns:
         [N] group of each row, 0 to K - 1.
@@ -90,7 +93,8 @@ def exact_partition(gram: Floats, num_groups: int, min_group_size: int) -> Ints:
     masks = _resplit(cost, _masks(start, num_groups), tolerance)
     if cost[masks].sum() <= tolerance:
         return _labels(masks, num_rows)
-    masks, left, prices = _promising_subsets(cost, gram, tables, masks, tolerance)
+    subsets = np.flatnonzero((tables.forbidden == 0.0) & _takes_runs(repeats))
+    masks, left, prices = _promising_subsets(cost, gram, tables, masks, subsets, tolerance)
     if not left.size:
         return _labels(masks, num_rows)
     upper = float(cost[masks].sum())
@@ -194,8 +198,31 @@ def _halves(union: int) -> Ints:
     return subsets
 
 
+def _takes_runs(repeats: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """[2**N] True for subsets that take a run of neighbours out of each run of equal rows.
+
+    Equal rows may change places, so some best partition gives the first of them to one group, the
+    next ones to another, and so on. Without this, ten equal texts are hundreds of equal subsets.
+    """
+    masks = np.arange(1 << repeats.shape[0])
+    result = np.ones(masks.shape[0], bool)
+    firsts = np.flatnonzero(~repeats)
+    for first, stop in zip(firsts, [*firsts[1:], repeats.shape[0]], strict=True):
+        if stop - first < 3:  # What is taken of two neighbours is a run.
+            continue
+        taken = masks >> first & ((1 << int(stop - first)) - 1)
+        # Adding its lowest bit to a run of bits carries out of all of them.
+        result &= (taken + (taken & -taken)) & taken == 0
+    return result
+
+
 def _promising_subsets(
-    cost: Floats, gram: Floats, tables: _Tables, masks: list[int], tolerance: float
+    cost: Floats,
+    gram: Floats,
+    tables: _Tables,
+    masks: list[int],
+    subsets: Ints,
+    tolerance: float,
 ) -> tuple[list[int], Ints, Floats]:
     """Drop subsets that no partition better than the start can use.
 
@@ -204,6 +231,7 @@ def _promising_subsets(
         gram: [N, N].
         tables: of this N, K and smallest size.
         masks: start, K masks.
+        subsets: [n] masks that some best partition is made of.
         tolerance: differences that count as rounding.
 
     Returns:
@@ -215,7 +243,7 @@ def _promising_subsets(
     upper = float(cost[masks].sum())
     prices = best_prices = _first_prices(gram, masks)
     best_gap = np.inf
-    left = np.flatnonzero(tables.forbidden == 0.0)
+    left = subsets
     working = left[:0]
     for round_ in range(_MAX_ROUNDS):
         reduced = cost[left] - _subset_sums(prices, tables).reshape(-1)[left]
