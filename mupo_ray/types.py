@@ -97,8 +97,14 @@ class Reason(StrEnum):
     UNPARSABLE = "unparsable"
     TIMEOUT = "timeout"
     """Comparing the answer ran out of its time or memory limit."""
-    BAD_GOLD = "bad_gold"
+    NO_GOLD = "no_gold"
     """The gold answer is empty or missing; such a row never earns a reward."""
+    BAD_ROW = "bad_row"
+    """A row of a file to grade that is not what it should be; never in training."""
+    JUDGED = "judged"
+    """A model judged the answer; the accuracy is its score."""
+    JUDGE_FAILED = "judge_failed"
+    """The model judge was asked and gave no score in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,12 +112,14 @@ class Verdict:
     """What the verifier says of one response."""
 
     accuracy: float
-    """1.0 right, 0.0 not."""
+    """1.0 right, 0.0 not; a model judge may say something between."""
     format: float
     """1.0 where the response has the asked-for shape."""
     extracted: str | None
     """The answer text found, None where there is none."""
     reason: Reason
+    extra: dict[str, float] = field(default_factory=dict)
+    """Name -> value of the run's own rewards (`reward.extra`), before their weights."""
 
     @property
     def is_correct(self) -> bool:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MAX_PIXELS = 2**26
 """Largest picture decoded (8192 x 8192, 192 MiB as RGB): a small file can claim far more."""
 
+MAX_ASPECT_RATIO = 200
+"""Qwen-VL's image processor refuses pictures longer than this many times their width."""
+
 # Formats that Pillow decodes by itself; EPS, for one, would start an outside program.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM", "ICO")
 _ALPHA_MODES = ("RGBA", "LA", "PA", "RGBa", "La")
@@ -78,21 +81,54 @@ def load_image(ref: ImageRef, folder: str | Path) -> RgbImage:
     Raises:
         RowError: as `decode_image`, or the file is missing or unreadable, or the cell is null.
     """
+    return decode_image(read_image(ref, folder))
+
+
+def read_image(ref: ImageRef, folder: str | Path) -> bytes:
+    """A picture's encoded bytes, from the row itself or from its file.
+
+    Args:
+        ref: what the row holds.
+        folder: folder that relative paths start from.
+
+    Raises:
+        RowError: the file is missing or unreadable, or the cell is null.
+    """
     if ref.encoded is not None:
-        return decode_image(ref.encoded)
+        return ref.encoded
     if not ref.path:
         raise RowError(
             DropReason.MISSING_IMAGE, "image is null, expected bytes or the path of a file"
         )
-    path = Path(folder) / ref.path
     try:
-        encoded = path.read_bytes()
-    except OSError as err:
+        return (Path(folder) / ref.path).read_bytes()
+    except (OSError, ValueError) as err:  # ValueError: a path with a null character.
+        cause = getattr(err, "strerror", None) or err
         raise RowError(
             DropReason.MISSING_IMAGE,
-            f"image file {ref.path!r} cannot be read ({err.strerror}); looked in {folder}",
+            f"image file {ref.path[:200]!r} cannot be read ({cause}); looked in {folder}",
         ) from err
-    return decode_image(encoded)
+
+
+def image_extension(encoded: bytes) -> str:
+    """The format of a picture that `decode_image` accepts, in lower case: `png`, `jpeg`, ..."""
+    with Image.open(io.BytesIO(encoded), formats=_FORMATS) as opened:
+        return (opened.format or "image").lower()
+
+
+def check_aspect_ratio(width: int, height: int) -> None:
+    """Refuse what Qwen-VL's image processor would refuse.
+
+    Raises:
+        RowError: one side is more than `MAX_ASPECT_RATIO` times the other.
+    """
+    ratio = max(width, height) / min(width, height)
+    if ratio > MAX_ASPECT_RATIO:
+        raise RowError(
+            DropReason.ASPECT_RATIO,
+            f"image of {width} x {height} has an aspect ratio of {ratio:.6g}, at most "
+            f"{MAX_ASPECT_RATIO} is allowed",
+        )
 
 
 def _to_rgb(image: PilImage) -> PilImage:

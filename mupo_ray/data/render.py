@@ -27,7 +27,7 @@ import jinja2.ext
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
-from mupo_ray.data.images import load_image
+from mupo_ray.data.images import check_aspect_ratio, load_image
 from mupo_ray.data.schema import DropReason, Row, RowError, prompt_id
 from mupo_ray.errors import DataError
 from mupo_ray.types import Prompt, RgbImage
@@ -53,9 +53,6 @@ TEMPLATES = {
     ),
 }
 """Prompt templates by name."""
-
-MAX_ASPECT_RATIO = 200
-"""Qwen-VL's image processor refuses pictures longer than this many times their width."""
 
 # Private-use characters around a number; rows never pass through the chat template, so nothing that
 # a row holds can be taken for a marker.
@@ -210,13 +207,10 @@ class PromptRenderer:
         return len(prompt.token_ids) - len(prompt.images) + expanded
 
     def _num_image_tokens(self, image: RgbImage, row: int | None) -> int:
-        ratio = max(image.width, image.height) / min(image.width, image.height)
-        if ratio > MAX_ASPECT_RATIO:
-            raise RowError(
-                DropReason.ASPECT_RATIO,
-                f"row {row}: image of {image.width} x {image.height} has an aspect ratio of "
-                f"{ratio:.0f}, at most {MAX_ASPECT_RATIO} is allowed",
-            )
+        try:
+            check_aspect_ratio(image.width, image.height)
+        except RowError as err:
+            raise RowError(err.reason, f"row {row}: {err}") from err
         plan = self.plan
         return num_image_tokens(
             image.width,

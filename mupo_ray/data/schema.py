@@ -51,6 +51,13 @@ class DropReason(StrEnum):
     TOO_LONG = "too_long"
     EMPTY_ANSWER = "empty_answer"
     EMPTY_PROBLEM = "empty_problem"
+    UNREADABLE_ROW = "unreadable_row"
+    """Not JSON, not UTF-8, or another number of cells than the header has."""
+    UNMAPPED_IMAGE = "unmapped_image"
+    """A picture stands in a column that no one said holds pictures."""
+    BAD_OPTIONS = "bad_options"
+    CONTAMINATED = "contaminated"
+    """The row occurs in an evaluation set."""
 
 
 class RowError(DataError):

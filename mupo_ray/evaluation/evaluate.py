@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mupo_ray.config import Config
-    from mupo_ray.rewards.grader import Grader
+    from mupo_ray.rewards.verifier import Verifier
     from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.rollout.pool import EnginePool
     from mupo_ray.types import Prompt
@@ -61,7 +61,7 @@ def evaluate(
     *,
     version: int,
     pool: EnginePool,
-    grader: Grader,
+    verifier: Verifier,
     embedder: EmbedderPool | None,
 ) -> list[EvalRecord]:
     """Sample and judge this rank's prompts; not collective.
@@ -82,8 +82,10 @@ def evaluate(
         top_p=1.0,
         seed=derive_seed(config.run.seed, "eval"),
     )
-    greedy = judge_cohorts(prompts, pool.generate(prompts, greedy_plan, version=version), grader)
-    sampled = judge_cohorts(prompts, pool.generate(prompts, sampled_plan, version=version), grader)
+    greedy = judge_cohorts(prompts, pool.generate(prompts, greedy_plan, version=version), verifier)
+    sampled = judge_cohorts(
+        prompts, pool.generate(prompts, sampled_plan, version=version), verifier
+    )
     vectors: list[np.ndarray] | None = None
     if embedder is not None and config.eval.num_samples > 1:
         try:

@@ -43,7 +43,7 @@ class Grpo:
         parts = {
             "accuracy": self._reward.accuracy_weight * accuracy_of(cohort),
             "format": self._reward.format_weight * format_of(cohort),
-            **overlong_part(cohort, self._reward, self._max_new_tokens),
+            **further_parts(cohort, self._reward, self._max_new_tokens),
         }
         rewards = sum(parts.values(), np.zeros(len(cohort.responses)))
         match self._config.advantage:
@@ -74,18 +74,19 @@ def format_of(cohort: Cohort) -> np.ndarray:
     return np.array([v.format for v in cohort.verdicts], dtype=np.float64)
 
 
-def overlong_part(
+def further_parts(
     cohort: Cohort, reward: RewardConfig, max_new_tokens: int
 ) -> dict[str, np.ndarray]:
-    """DAPO's penalty as a reward part; no part where it is off."""
-    if reward.overlong is None:
-        return {}
-    lengths = np.array([r.num_tokens for r in cohort.responses])
-    return {
-        "overlong": overlong_penalty(
-            lengths,
+    """What every method adds: the run's own rewards and DAPO's length penalty, where on."""
+    parts = {
+        extra.name: extra.weight * np.array([v.extra[extra.name] for v in cohort.verdicts])
+        for extra in reward.extra
+    }
+    if reward.overlong is not None:
+        parts["overlong"] = overlong_penalty(
+            np.array([r.num_tokens for r in cohort.responses]),
             max_tokens=max_new_tokens,
             buffer_tokens=reward.overlong.buffer_tokens,
             factor=reward.overlong.penalty,
         )
-    }
+    return parts

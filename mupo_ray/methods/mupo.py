@@ -23,7 +23,7 @@ from mupo_ray.core.reward import (
     paper_reward_parts,
     release_reward_parts,
 )
-from mupo_ray.methods.grpo import accuracy_of, format_of, overlong_part
+from mupo_ray.methods.grpo import accuracy_of, format_of, further_parts
 from mupo_ray.types import Cohort, ScoredCohort
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Mupo:
         self, cohort: Cohort, embeddings: np.ndarray | None, groups: np.ndarray, step: int
     ) -> ScoredCohort:
         parts = self._reward_parts(cohort, embeddings, groups, self.diversity_weight(step))
-        parts |= overlong_part(cohort, self._reward, self._max_new_tokens)
+        parts |= further_parts(cohort, self._reward, self._max_new_tokens)
         rewards = sum(parts.values(), np.zeros(len(cohort.responses)))
         result = advantage.mupo(
             rewards,

@@ -1,8 +1,8 @@
 """Every metric key a run may log, declared once with its unit and meaning.
 
 Keys read `area/name[/stat]`. A declaration may hold `<k>` (a whole number), `<set>` (an evaluation
-set's name) or `<reason>` (a `Reason`). Trackers call `check`, so a misspelt key stops the first
-step rather than make a plot that nobody finds.
+set's name), `<reason>` (a `Reason`) or `<name>` (of a reward of the run's own). Trackers call
+`check`, so a misspelt key stops the first step rather than make a plot that nobody finds.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ _PLACEHOLDERS = {
     "<k>": r"[1-9]\d*",
     "<set>": r"[A-Za-z0-9][A-Za-z0-9_.-]*",
     "<reason>": "|".join(Reason),
+    "<name>": r"[A-Za-z][A-Za-z0-9_-]*",
 }
 
 
@@ -44,6 +45,7 @@ METRICS: tuple[Metric, ...] = (
             ("format/mean", "frac", "responses of the asked-for shape"),
             ("diversity/mean", "1", "weighted diversity part, zero where the answer is wrong"),
             ("overlong/mean", "1", "penalty for nearing the length limit"),
+            ("extra/<name>/mean", "1", "weighted reward of the run's own"),
             ("total/mean", "1", "total reward"),
             ("total/std", "1", "standard deviation of the total reward over the step"),
             ("diversity_weight", "1", "weight of diversity at this step"),

@@ -21,6 +21,8 @@ import re
 
 _OPEN = re.compile(r"<\s*think\s*>")
 _CLOSE = re.compile(r"<\s*/\s*think\s*>")
+# A tag and the white space behind it fit into that.
+_TAIL_CHARS = 64
 _BOX = re.compile(r"\\boxed\s*(?:\{|\Z)")
 
 
@@ -63,6 +65,17 @@ def reasoning_span(text: str) -> str:
         return text[opening.start() : closing.end()]
     before_box, _, _ = text.partition(r"\boxed")
     return before_box or text
+
+
+def opens_think(prompt: str) -> bool:
+    """Whether a rendered prompt ends with `<think>`, so that no response needs to open it.
+
+    Args:
+        prompt: with the chat template's own markup, or just its end.
+    """
+    tail = prompt[-_TAIL_CHARS:]
+    openings = list(_OPEN.finditer(tail))
+    return bool(openings) and not tail[openings[-1].end() :].strip()
 
 
 def has_format(text: str) -> bool:

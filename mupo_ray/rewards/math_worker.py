@@ -142,14 +142,18 @@ def _compute(pipe: Connection) -> None:
 
 
 def _compare(answer: str, gold: str) -> str:
-    from math_verify import parse, verify
+    from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+    from math_verify.parser import NormalizationConfig
 
+    # It takes `3x + 2s` for `3x + 2` seconds; units are dealt with before.
+    spelling = NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="none")
     try:
         # The dollar signs and the modes make the parser read the whole string or nothing; its own
         # time limits are off, for they use the alarm.
         parsed = [
             parse(
                 f"${text}$",
+                [LatexExtractionConfig(normalization_config=spelling), ExprExtractionConfig()],
                 fallback_mode="no_fallback",
                 extraction_mode="first_match",
                 parsing_timeout=0,

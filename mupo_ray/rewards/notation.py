@@ -1,8 +1,6 @@
-r"""One spelling for the many ways to write the same answer; no algebra, microseconds each.
+r"""Readers that take a normalised answer apart: number, brackets, list, matrix, assignment.
 
-`normalise` brings LaTeX, full-width and plain spellings together; the readers below it take a
-normalised text apart (number, brackets, list, inequality, choice letter, label) and return None
-where it is not of their kind. Callers bound the length of what they pass (`verify.MAX_CHARS`).
+Each returns None where the text is not of its kind.
 """
 
 from __future__ import annotations
@@ -10,66 +8,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
 
-_CHARACTERS = str.maketrans(
-    {chr(code): chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}  # full-width ASCII
-    | {
-        "\u3000": " ",
-        "\u3001": ",",
-        "\u3002": ".",
-        "\u2212": "-",
-        "\u2013": "-",
-        "\u00d7": r"\times ",
-        "\u00b7": r"\cdot ",
-        "\u00f7": "/",
-        "\u00b0": r"^\circ ",
-        "\u03c0": r"\pi ",
-        "\u221e": r"\infty ",
-        "\u2264": r"\le ",
-        "\u2265": r"\ge ",
-        "\u2220": r"\angle ",
-        "\u25b3": r"\triangle ",
-        "\u00b2": "^2",
-        "\u00b3": "^3",
-        "\u00bd": r"\frac{1}{2}",
-        "\u00bc": r"\frac{1}{4}",
-        "\u00be": r"\frac{3}{4}",
-    }
-)
-_WRAPPER = re.compile(
-    r"\\(?:text(?:bf|it|rm|tt)?|math(?:rm|bf|it|sf)|mbox|operatorname)\*? ?\{([^{}]*)\}"
-)
-_REWRITES = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\!|\\displaystyle|\\left(?![a-z])|\\right(?![a-z])", ""),
-        (r"\{,\}", ","),
-        (r"(?<!\\)\\[,;:> ()\[\]]|~|\\q?quad(?![a-z])", " "),
-        (r"\\[dtc]frac", r"\\frac"),
-        (r"\\leq?(?:slant)?(?![a-z])", r"\\le "),
-        (r"\\geq?(?:slant)?(?![a-z])", r"\\ge "),
-        (r"<=", r"\\le "),
-        (r">=", r"\\ge "),
-        (r"\\lt(?![a-z])", "<"),
-        (r"\\gt(?![a-z])", ">"),
-        (r"\\([%$])", r"\1"),
-        (r"\^ ?\{ ?\\circ ?\}", r"^\\circ"),
-        (r"\\degree(?![a-z])", r"^\\circ"),
-        (r"\^ ?\\circ ?([CF])(?![a-z])", r"^\\circ\1"),
-        (r"(?<![A-Za-z\\])pi(?![A-Za-z])", r"\\pi "),
-        (r"(?<![A-Za-z\\])sqrt(?=[ ({])", r"\\sqrt"),
-        (r"\\sqrt ?\(([^()]*)\)", r"\\sqrt{\1}"),
-        (r"\\sqrt ?(\d)", r"\\sqrt{\1}"),
-        (r"\\frac ?(\d) ?(\d)", r"\\frac{\1}{\2}"),
-        (r"\s+", " "),
-    )
-)
-
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d{1,3}(?: \d{3})+|\d+)"
 _DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
 _SIGN = r"(?P<sign>[+-]?) ?"
-_POWER_OF_TEN = r"10 ?\^ ?(?:\{ ?(?P<power>[+-]?\d+) ?\}|(?P<bare_power>\d))"
+_POWER_OF_TEN = r"10 ?\^ ?(?:\{ ?(?P<power>[+-]?\d+) ?\}|(?P<bare_power>[+-]?\d+))"
 _NUMBER_FORMS = tuple(
     re.compile(_SIGN + form)
     for form in (
@@ -79,26 +22,29 @@ _NUMBER_FORMS = tuple(
         rf"(?:(?P<whole>\d+) ?)?\\frac ?\{{ ?(?P<top>-?{_DECIMAL}) ?\}} ?"
         rf"\{{ ?(?P<bottom>{_DECIMAL}) ?\}}",
         rf"(?:(?P<whole>\d+) )?(?P<top>{_DECIMAL}) ?/ ?(?P<bottom>{_DECIMAL})",
+        r"(?P<mantissa>\d*\.\d*)\\(?:overline|dot|bar) ?\{ ?(?P<period>\d+) ?\}",
     )
 )
+_SCALES = {"thousand": 3, "million": 6, "billion": 9, "trillion": 12, "\u4e07": 4, "\u4ebf": 8}
+_SCALE = re.compile(rf"(.*\d) ?({'|'.join(_SCALES)})")
 # A power beyond this is left to the worker: expanding it here could take for ever.
 _MAX_POWER = 400
 
 _OPENING, _CLOSING = "([{", ")]}"
-_AND = re.compile(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
-_RELATION = r" ?(<|>|\\le|\\ge) ?"
-_VARIABLE = r"([A-Za-z])"
-_ONE_SIDED = re.compile(rf"{_VARIABLE}{_RELATION}([^<>=]+)")
-_ONE_SIDED_REVERSED = re.compile(rf"([^<>=]+?){_RELATION}{_VARIABLE}")
-_TWO_SIDED = re.compile(rf"([^<>=]+?){_RELATION}{_VARIABLE}{_RELATION}([^<>=]+)")
-_ASSIGNMENT = re.compile(r"([A-Za-z](?:_\{?\w+\}?)?|\\[a-z]+) ?= ?([^=<>]+)")
-_COMMAND = re.compile(r"\\[A-Za-z]+")
-_CHOICE = re.compile(r"(?:\(([A-J])\)|([A-J])(?![^.:)]))[.:)]?(?P<rest>.*)", re.DOTALL)
-_ANOTHER_CHOICE = re.compile(r"(?<![A-Za-z])[A-J](?![A-Za-z])")
-_LETTERS = re.compile(r"[A-J](?:(?: ?[,;&] ?| and | )[A-J])+")
-_GEOMETRY = re.compile(
-    r"\\(?:angle|triangle|overline|overrightarrow|overleftrightarrow|widehat|odot)(?![a-z])"
+AND = re.compile(r"(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|[\u548c\u6216]")
+"""A word that joins the items of a list."""
+_ASSIGNMENT = re.compile(r"([A-Za-z](?:_\{?\w+\}?)?|\\[a-z]+|\([A-Za-z, ]+\)) ?= ?([^<>]+)")
+_COMMAND = re.compile(r"\\(?:begin|end) ?\{[a-zA-Z]+\}|\\[A-Za-z]+")
+_MATRIX = re.compile(
+    r"(?P<open>[(\[]?) ?\\begin ?\{(?P<name>[pbB]?(?:small)?matrix|array)\} ?(?:\{[clr| ]+\})?"
+    r"(?P<body>.*)\\end ?\{(?P=name)\} ?[)\]]?"
 )
+_ROW_BREAK = re.compile(r"\\\\(?: ?\[[^\]]*\])?")
+# Figures side by side, two points in a figure, a dollar sign that is no currency's, degrees twice.
+_MISREAD = re.compile(r"(?<![_^\d.])\d[\d.]* +\.?\d|\.\d+\.\d|\$|\\circ ?\^|\^ ?\\\\")
+# What may stand on the left of `=` as the name of what stands on its right.
+_NAME = re.compile(r"(?:\\?[A-Za-z]|_ ?(?:\{[^{}]*\}|\w)|\^ ?\{ ?-1 ?\}|[ '|(){},])+")
+_EQUALS = re.compile(r"(?<![<>!])=")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,42 +72,27 @@ class Brackets:
         return self.kind == "{}"
 
 
-@lru_cache(maxsize=1024)
-def normalise(text: str) -> str:
-    """Spell `text` in the one way the readers below expect; idempotent on what it returns."""
-    text = text.translate(_CHARACTERS).strip()
-    unwrapped = _WRAPPER.sub(r" \1 ", text)
-    while unwrapped != text:
-        text, unwrapped = unwrapped, _WRAPPER.sub(r" \1 ", unwrapped)
-    for pattern, replacement in _REWRITES:
-        text = pattern.sub(replacement, text)
-    text = text.strip()
-    if len(text) >= 2 and text[0] == text[-1] == "$":
-        text = text.strip("$").strip()
-    return text.rstrip(".").rstrip() if not text.endswith("..") else text
-
-
-def key(text: str) -> str:
-    """What two normalised texts share that differ in spacing, needless braces or case only.
-
-    Case is dropped from words alone: `Yes` is `yes`, but `x` is not `X`.
-    """
-    # A space between digits stays: `1 1/4` is not `11/4`.
-    text = re.sub(r"(?<!\d) | (?!\d)", "", text).removeprefix("+")
-    text = re.sub(r"([\^_])\{(\w)\}", r"\1\2", text)
-    return text.casefold() if len(text) > 1 and text.isalpha() else text
-
-
 def read_number(text: str) -> Number | None:
     """Integers, decimals, fractions, mixed numbers, powers of ten; `%` marks a percentage."""
-    is_percent = text.endswith(("%", " percent"))
+    is_percent = text.endswith("%")
     if is_percent:
-        text = text.removesuffix("%").removesuffix(" percent").rstrip()
+        text = text[:-1].rstrip()
+    scale = 0
+    if match := _SCALE.fullmatch(text):
+        text, scale = match[1], _SCALES[match[2]]
     for form in _NUMBER_FORMS:
         if match := form.fullmatch(text):
             value = _value(match.groupdict())
-            return None if value is None else Number(value, "." in text, is_percent)
+            if value is None:
+                return None
+            is_decimal = "." in text and match.groupdict().get("period") is None
+            return Number(value * 10**scale, is_decimal, is_percent)
     return None
+
+
+def is_misread(text: str) -> bool:
+    """Whether a parser would make something of a text that says nothing: `3 4` is not 12."""
+    return _MISREAD.search(text) is not None
 
 
 def read_brackets(text: str) -> Brackets | None:
@@ -179,10 +110,10 @@ def split_top_level(text: str) -> tuple[str, ...] | None:
     """Items between the commas, semicolons and `and`s outside all brackets.
 
     Returns:
-        The items, stripped; one where there is no separator. None where brackets do not match or an
-        item is empty.
+        The items, stripped; one where there is no separator. None where brackets do not match or
+        all items are empty.
     """
-    text = _AND.sub(",", text)
+    text = AND.sub(",", text)
     items, depth, start = [], 0, 0
     for index, char in enumerate(text):
         if char in _OPENING:
@@ -200,63 +131,41 @@ def split_top_level(text: str) -> tuple[str, ...] | None:
     return tuple(items) if depth == 0 and items else None
 
 
-def read_inequality(text: str) -> tuple[str, Brackets] | None:
-    r"""Variable and interval of `x < 3`, `3 \ge x` or `1 < x \le 2`."""
-    if match := _TWO_SIDED.fullmatch(text):
-        low, first, variable, second, high = match.groups()
-        if _is_less(first) != _is_less(second):
+def read_matrix(text: str) -> tuple[tuple[str, ...], ...] | None:
+    r"""Rows of a matrix in any of LaTeX's environments, or of `[[1, 2], [3, 4]]`."""
+    if match := _MATRIX.fullmatch(text):
+        if match["name"] == "array" and not match["open"]:
             return None
-        if not _is_less(first):
-            low, first, second, high = high, second, first, low
-        kind = ("(" if first in "<>" else "[") + (")" if second in "<>" else "]")
-        return variable, Brackets(kind, (low.strip(), high.strip()))
-    if match := _ONE_SIDED.fullmatch(text):
-        variable, relation, bound = match.groups()
-        is_upper = _is_less(relation)
-    elif match := _ONE_SIDED_REVERSED.fullmatch(text):
-        bound, relation, variable = match.groups()
-        is_upper = not _is_less(relation)
+        lines = [line for line in _ROW_BREAK.split(match["body"]) if line.strip()]
+        rows = tuple(tuple(cell.strip() for cell in line.split("&")) for line in lines)
     else:
-        return None
-    is_open = relation in "<>"
-    if is_upper:
-        return variable, Brackets("()" if is_open else "(]", (r"-\infty", bound.strip()))
-    return variable, Brackets("()" if is_open else "[)", (bound.strip(), r"\infty"))
+        outer = read_brackets(text) if text.startswith("[") else None
+        if outer is None or outer.kind != "[]":
+            return None
+        inner = [read_brackets(item) for item in outer.items]
+        rows = tuple(row.items for row in inner if row is not None and row.kind == "[]")
+        if len(rows) != len(inner):
+            return None
+    return rows if rows and len({len(row) for row in rows}) == 1 else None
 
 
-def read_assignment(text: str) -> tuple[str, str] | None:
-    """Left and right side of `x = 5`, where the right side has no variable."""
+def read_assignment(text: str) -> tuple[str, tuple[str, ...]] | None:
+    """Left side of `x = 5` or `x = 6/2 = 3` and all that follows, where none has a variable."""
     match = _ASSIGNMENT.fullmatch(text)
     if not match or not has_no_variable(match[2]):
         return None
-    return match[1], match[2].strip()
+    sides = split_equation(match[2])
+    return (match[1].replace(" ", ""), sides) if all(sides) else None
 
 
-def read_choice(text: str) -> str | None:
-    """The letter of a multiple choice answer: `B`, `(B)`, `B.` or `B. 12 cm`, not `(A) or (B)`."""
-    match = _CHOICE.fullmatch(text)
-    if not match or _ANOTHER_CHOICE.search(match["rest"]):
-        return None
-    return match[1] or match[2]
+def split_equation(text: str) -> tuple[str, ...]:
+    """All that equals signs part, stripped; one part where there is none."""
+    return tuple(side.strip() for side in _EQUALS.split(text))
 
 
-def read_letters(text: str) -> tuple[str, ...] | None:
-    """Sorted letters of `A, C` or `A and C`; None for letters run together, maybe a label."""
-    return tuple(sorted(re.findall("[A-J]", text))) if _LETTERS.fullmatch(text) else None
-
-
-def read_label(text: str) -> str | None:
-    r"""The letters of a name such as `\angle ABC`, `AB` or `Sunday`; their order matters.
-
-    Two small letters are no label, for `ab` may be a product; neither are words joined by `and`.
-    """
-    if _AND.search(text):
-        return None
-    bare = _GEOMETRY.sub("", text).translate(str.maketrans("", "", " {}'"))
-    is_named = (
-        _GEOMETRY.search(text) is not None or len(bare) > 2 or (len(bare) > 1 and bare.isupper())
-    )
-    return bare if is_named and bare.isalpha() and bare.isascii() else None
+def is_name(text: str) -> bool:
+    r"""Whether a left side only names the right one: `x`, `f(x)`, `S_{ABC}`, `m\angle A`."""
+    return _NAME.fullmatch(text) is not None
 
 
 def has_no_variable(text: str) -> bool:
@@ -264,21 +173,25 @@ def has_no_variable(text: str) -> bool:
     return not any(char.isalpha() for char in _COMMAND.sub("", text))
 
 
-def _is_less(relation: str) -> bool:
-    return relation in ("<", r"\le")
-
-
 def _value(parts: dict[str, str | None]) -> Fraction | None:
     value = Fraction(1)
-    if mantissa := parts.get("mantissa"):
-        value = Fraction(mantissa.replace(",", ""))
+    if period := parts.get("period"):
+        whole, _, digits = str(parts["mantissa"]).partition(".")
+        value = Fraction(int(period), 10 ** len(digits) * (10 ** len(period) - 1))
+        value += Fraction(int(whole + digits or "0"), 10 ** len(digits))
+    elif mantissa := parts.get("mantissa"):
+        value = _figure(mantissa)
     if power := parts.get("power") or parts.get("bare_power"):
         if len(power) > 4 or abs(int(power)) > _MAX_POWER:
             return None
         value *= Fraction(10) ** int(power)
     if (top := parts.get("top")) and (bottom := parts.get("bottom")):
-        divisor = Fraction(bottom.replace(",", ""))
+        divisor = _figure(bottom)
         if not divisor:
             return None
-        value = int(parts.get("whole") or 0) + Fraction(top.replace(",", "")) / divisor
+        value = int(parts.get("whole") or 0) + _figure(top) / divisor
     return -value if parts["sign"] == "-" else value
+
+
+def _figure(text: str) -> Fraction:
+    return Fraction(text.replace(",", "").replace(" ", ""))

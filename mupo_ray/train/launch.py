@@ -20,6 +20,7 @@ from mupo_ray import errors
 from mupo_ray.config_io import load_resolved, resolve_paths, save_resolved
 from mupo_ray.data.schema import open_table
 from mupo_ray.errors import CheckpointError, MupoError, TrainingError
+from mupo_ray.rewards.extra import load_extra_rewards
 from mupo_ray.rollout.services import (
     Services,
     Switchboard,
@@ -119,11 +120,13 @@ def run_training(
 
 
 def check_inputs(config: Config) -> None:
-    """Find what is wrong with model and data before anything is started.
+    """Find what is wrong with model, data and rewards before anything is started.
 
     Raises:
         DataError: no such file or model, a missing column, a chat template without images.
+        ConfigError: a reward of the user's own that cannot be loaded.
     """
+    load_extra_rewards(config.reward.extra)
     make_renderer(config)
     open_table(config.data.train)
     if config.eval.path is not None:

@@ -72,7 +72,7 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
     for step in range(w.start_step, config.train.num_steps):
         clock = Clock()
         sampled = sample_step(  # C
-            config, step, stream=w.stream, pool=w.pool, grader=w.grader, clock=clock
+            config, step, stream=w.stream, pool=w.pool, verifier=w.verifier, clock=clock
         )
         with clock("embed"):
             embedded = embed_step(sampled.cohorts, w.method, w.embedder, config.embedder.on_failure)
@@ -151,7 +151,7 @@ def _evaluate(w: Worker, version: int) -> dict[str, float]:
         w.eval_prompts[w.rank :: w.world_size],
         version=version,
         pool=w.pool,
-        grader=w.grader,
+        verifier=w.verifier.without_extra(),
         embedder=w.embedder,
     )
     records = sorted((r for part in gather_objects(mine) for r in part), key=lambda r: r.position)

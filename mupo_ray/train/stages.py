@@ -11,7 +11,6 @@ import numpy as np
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.errors import EmbeddingError
 from mupo_ray.rewards.extract import reasoning_span
-from mupo_ray.rewards.judge import judge_many
 from mupo_ray.rollout.pool import SamplingPlan
 from mupo_ray.train.collective import gather_objects, total
 from mupo_ray.types import Cohort
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from mupo_ray.config import Config, FilterConfig
     from mupo_ray.data.stream import PromptStream
     from mupo_ray.methods import Method
-    from mupo_ray.rewards.grader import Grader
+    from mupo_ray.rewards.verifier import Verifier
     from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.rollout.pool import EnginePool
     from mupo_ray.train.clock import Clock
@@ -72,7 +71,7 @@ def sample_step(
     *,
     stream: PromptStream,
     pool: EnginePool,
-    grader: Grader,
+    verifier: Verifier,
     clock: Clock,
 ) -> SampledStep:
     """Sample and judge this rank's share of the step's cohorts (C).
@@ -88,7 +87,7 @@ def sample_step(
             prompts = stream.next(want)
             sampled = pool.generate(prompts, sampling_plan(config, step), version=step)
         with clock("judge"):
-            cohorts = judge_cohorts(prompts, sampled, grader)
+            cohorts = judge_cohorts(prompts, sampled, verifier)
         result.rounds += 1
         result.sampled += len(cohorts)
         _keep_informative(cohorts, config.filter, result)
@@ -101,19 +100,13 @@ def sample_step(
 
 
 def judge_cohorts(
-    prompts: Sequence[Prompt], sampled: Sequence[Sequence[Response]], grader: Grader
+    prompts: Sequence[Prompt], sampled: Sequence[Sequence[Response]], verifier: Verifier
 ) -> list[Cohort]:
     """Give every response its verdict."""
-    texts = [r.text for responses in sampled for r in responses]
-    golds = [p.answer for p, responses in zip(prompts, sampled, strict=True) for _ in responses]
-    verdicts = iter(judge_many(texts, golds, grader=grader))
+    verdicts = verifier.judge(prompts, sampled)
     return [
-        Cohort(
-            prompt=prompt,
-            responses=tuple(responses),
-            verdicts=tuple(next(verdicts) for _ in responses),
-        )
-        for prompt, responses in zip(prompts, sampled, strict=True)
+        Cohort(prompt=prompt, responses=tuple(responses), verdicts=given)
+        for prompt, responses, given in zip(prompts, sampled, verdicts, strict=True)
     ]
 
 

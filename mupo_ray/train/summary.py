@@ -122,9 +122,10 @@ def metrics_of(record: StepRecord, num_ranks: int) -> dict[str, float]:
         "embed/cache_hit_frac": _mean(record.cache_hits),
         "embed/fallbacks": counts["fallbacks"],
     }
-    for name in ("diversity", "overlong"):
-        if name in record.parts:
-            found[f"reward/{name}/mean"] = _mean(record.parts[name])
+    for name, values in record.parts.items():
+        if name not in ("accuracy", "format"):
+            kind = "" if name in ("diversity", "overlong") else "extra/"
+            found[f"reward/{kind}{name}/mean"] = _mean(values)
     for reason in Reason:
         found[f"verdict/{reason}/frac"] = _share(record.reasons[str(reason)], len(record.rewards))
     return {name: float(value) for name, value in found.items() if value is not None}

@@ -13,11 +13,13 @@ import ray.train
 
 from mupo_ray.config import Config
 from mupo_ray.data.encode import EncodedPrompt, PromptEncoder
+from mupo_ray.data.render import load_processor
 from mupo_ray.data.schema import open_table
 from mupo_ray.data.stream import PromptStream, load_prompts
 from mupo_ray.methods import Method, make_method
 from mupo_ray.observability.tracker import Tracker, open_trackers
-from mupo_ray.rewards.grader import Grader
+from mupo_ray.rewards.extract import opens_think
+from mupo_ray.rewards.verifier import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
 from mupo_ray.rollout.pool import EnginePool
 from mupo_ray.rollout.services import Services, wait_for_services
@@ -57,7 +59,7 @@ class Worker:
     pool: EnginePool
     channel: WeightChannel
     embedder: EmbedderPool
-    grader: Grader
+    verifier: Verifier
     encoder: PromptEncoder
     tracker: Tracker
     ledger: Ledger
@@ -79,6 +81,8 @@ class Worker:
         context = ray.train.get_context()
         rank, world_size = context.get_world_rank(), context.get_world_size()
         logging.basicConfig(level=logging.WARNING)
+        # It would print every report with all metrics in it.
+        logging.getLogger("ray.train").setLevel(logging.WARNING)
         logging.getLogger("mupo_ray").setLevel(logging.INFO if rank == 0 else logging.WARNING)
         ray.get(
             inputs["switchboard"].report_card.remote(rank, _card(config)),
@@ -129,7 +133,9 @@ class Worker:
             ),
             channel=channel,
             embedder=EmbedderPool(services.embedders, config.embedder.timeout_s),
-            grader=Grader(limit_s=config.reward.verify_timeout_s),
+            verifier=Verifier.from_config(
+                config.reward, is_think_opened=template_opens_think(config)
+            ),
             encoder=PromptEncoder(
                 config.model.path, config.data.min_pixels, config.data.max_pixels
             ),
@@ -157,8 +163,23 @@ class Worker:
     def close(self) -> None:
         """Stop what runs in this process."""
         self.stream.close()
-        self.grader.close()
+        self.verifier.close()
         self.tracker.close()
+
+
+def template_opens_think(config: Config) -> bool:
+    """Whether the model's chat template ends every prompt with `<think>`.
+
+    The renderer has proved by then that it writes what the processor's template writes.
+    """
+    processor = load_processor(config.model.path, config.data.min_pixels, config.data.max_pixels)
+    messages = [{"role": "user", "content": [{"type": "text", "text": "1 + 1"}]}]
+    if config.data.system_prompt is not None:
+        system = {"type": "text", "text": config.data.system_prompt}
+        messages.insert(0, {"role": "system", "content": [system]})
+    return opens_think(
+        processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    )
 
 
 def make_channel(config: Config, services: Services, rank: int) -> WeightChannel:

@@ -11,7 +11,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mupo_ray.data.images import decode_image, load_image
+from mupo_ray.data.images import (
+    check_aspect_ratio,
+    decode_image,
+    image_extension,
+    load_image,
+    read_image,
+)
 from mupo_ray.data.schema import DropReason, ImageRef, RowError
 from mupo_ray.types import RgbImage
 
@@ -166,3 +172,61 @@ def test_b07_path_is_relative_to_the_data_file(tmp_path) -> None:
 def test_bytes_win_over_a_path_that_is_gone(tmp_path) -> None:
     ref = ImageRef(encoded=encode(Image.new("RGB", (2, 2))), path="gone.png")
     assert load_image(ref, tmp_path).width == 2
+
+
+def test_lossy_webp_and_one_pixel() -> None:
+    webp = decode_image(encode(Image.new("RGB", (9, 7), (200, 30, 40)), "WEBP", quality=90))
+    assert (webp.width, webp.height) == (9, 7)
+    assert np.allclose(pixel(webp, 4, 3), (200, 30, 40), atol=6)
+    one = decode_image(encode(Image.new("RGB", (1, 1), (5, 6, 7))))
+    assert (one.width, one.height, one.rgb) == (1, 1, bytes((5, 6, 7)))
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "PNG"])
+def test_first_frame_of_other_animations(kind: str) -> None:
+    frames = [Image.new("RGB", (4, 4), c) for c in ((255, 0, 0), (0, 255, 0))]
+    encoded = encode(frames[0], kind, save_all=True, append_images=frames[1:], lossless=True)
+    assert Image.open(io.BytesIO(encoded)).n_frames == 2
+    assert pixel(decode_image(encoded), 1, 1) == (255, 0, 0)
+
+
+def test_transparency_of_an_animated_palette() -> None:
+    frames = [dot("P", 0, 2), dot("P", 0, 1)]
+    for frame in frames:
+        frame.putpalette([0, 0, 0, 0, 250, 0, 200, 0, 0])
+    encoded = encode(
+        frames[0], "GIF", save_all=True, append_images=frames[1:], transparency=0, disposal=2
+    )
+    image = decode_image(encoded)
+    assert (pixel(image, 0, 0), pixel(image, 3, 3)) == (WHITE, (200, 0, 0))
+
+
+def test_one_bit_and_grey() -> None:
+    bits = dot("1", 1, 0)
+    assert pixel(decode_image(encode(bits)), 0, 0) == WHITE
+    assert pixel(decode_image(encode(bits)), 3, 3) == BLACK
+    assert pixel(decode_image(encode(Image.new("L", (2, 2), 77))), 0, 0) == (77, 77, 77)
+
+
+@pytest.mark.parametrize(
+    ("kind", "extension"),
+    [("PNG", "png"), ("JPEG", "jpeg"), ("WEBP", "webp"), ("GIF", "gif"), ("TIFF", "tiff")],
+)
+def test_extensions_come_from_the_content(kind: str, extension: str) -> None:
+    assert image_extension(encode(Image.new("L", (2, 2)), kind)) == extension
+
+
+def test_b05_aspect_ratio_of_200_and_above() -> None:
+    check_aspect_ratio(4, 800)
+    check_aspect_ratio(800, 4)
+    with pytest.raises(RowError, match="803 has an aspect ratio of 200.75, at most 200") as caught:
+        check_aspect_ratio(4, 803)
+    assert caught.value.reason is DropReason.ASPECT_RATIO
+
+
+def test_paths_that_no_file_can_have(tmp_path) -> None:
+    for path in ("a\0b.png", "x" * 100_000):
+        with pytest.raises(RowError) as caught:
+            read_image(ImageRef(path=path), tmp_path)
+        assert caught.value.reason is DropReason.MISSING_IMAGE
+        assert len(str(caught.value)) < 600

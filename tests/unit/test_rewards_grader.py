@@ -67,8 +67,8 @@ def test_verdict_has_a_reason(grader: Grader) -> None:
         Reason.WRONG,
         Reason.NO_ANSWER,
         Reason.UNPARSABLE,
-        Reason.BAD_GOLD,
-        Reason.BAD_GOLD,
+        Reason.NO_GOLD,
+        Reason.NO_GOLD,
     ]
     assert [v.accuracy for v in verdicts] == [1.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0]
     assert [v.format for v in verdicts] == [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0]

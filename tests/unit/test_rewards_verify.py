@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from itertools import product
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mupo_ray.rewards.notation import normalise
-from mupo_ray.rewards.verify import MAX_CHARS, NeedsAlgebraError, compare, no_algebra
+from mupo_ray.rewards.algebra import NeedsAlgebraError, no_algebra
+from mupo_ray.rewards.choices import normalise_options
+from mupo_ray.rewards.spelling import normalise
+from mupo_ray.rewards.verify import MAX_CHARS, compare
 from mupo_ray.types import Reason
 
 _EQUAL = [
@@ -102,12 +107,16 @@ def test_different(answer: str, gold: str) -> None:
         (r"\sqrt{8}", r"2\sqrt{2}"),
         ("3x + 2s", "3x + 2"),
         ("ab", "ba"),
-        ("12", "1 2"),
     ],
 )
 def test_algebra_is_left_to_the_worker(answer: str, gold: str) -> None:
     with pytest.raises(NeedsAlgebraError):
         compare(answer, gold, no_algebra)
+
+
+@pytest.mark.parametrize(("answer", "gold"), [("1 2", "12"), ("3 4", "12"), ("2", "1 2")])
+def test_figures_side_by_side_are_no_product(answer: str, gold: str) -> None:
+    assert compare(answer, gold, no_algebra) is Reason.UNPARSABLE
 
 
 def test_a_long_answer_is_right_only_as_the_gold_itself() -> None:
@@ -131,11 +140,36 @@ def test_any_text_gets_a_reason(answer: str, gold: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["1,", "(", ")", "{", "\\text{", " ", "1", "x<", "\\frac{", "A,", "and ", "1 m ", "$"]
+    "piece",
+    [
+        *("1,", "(", ")", "{", "\\text{", " ", "1", "x<", "\\frac{", "A,", "and ", "1 m ", "$"),
+        *(
+            "a",
+            "=",
+            "a=",
+            "\\a",
+            "_a",
+            "x'",
+            ".1",
+            "1 ",
+            "\\circ^",
+            "$1$,",
+            "\\cup",
+            "\\begin{",
+            "&",
+        ),
+        *("\\\\", "[", "[[", "x\\ne", "or ", "A. ", "a-", "\u221a", "\u00b2", "\\over", "(A)"),
+    ],
 )
-def test_the_longest_answers_do_not_blow_up(piece: str) -> None:
-    answer = (piece * MAX_CHARS)[:MAX_CHARS]
-    compare(answer, "1 m, 2", lambda _answer, _gold: Reason.UNPARSABLE)
+def test_the_longest_answers_take_milliseconds(piece: str) -> None:
+    """A pattern that backtracks would take minutes; these take 10 ms each at most."""
+    options = normalise_options({"A": "red", "B": "12 cm", "C": "1, 2"})
+    golds = ("1 m, 2", "f(x) = 2", "\\begin{pmatrix}1\\end{pmatrix}", "AC")
+    began = time.process_time()
+    for gold, end, choices in product(golds, ("", "=!"), ((), options)):
+        answer = (piece * MAX_CHARS)[: MAX_CHARS - len(end)] + end
+        compare(answer, gold, lambda _answer, _gold: Reason.UNPARSABLE, choices)
+    assert time.process_time() - began < 2.0
 
 
 @pytest.mark.parametrize(
