@@ -12,6 +12,7 @@ import ctypes
 import logging
 import signal
 import sys
+import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -144,8 +145,13 @@ class ReceiverExtension:
 def _join_cluster(address: str, namespace: str) -> None:
     import ray
 
-    if not ray.is_initialized():
-        ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
+    if ray.is_initialized():
+        return
+    # vLLM ends this process by SIGTERM, for which Ray would put a handler that reports a crash.
+    handler = signal.getsignal(signal.SIGTERM)
+    ray.init(address=address, namespace=namespace, log_to_driver=False, logging_level="ERROR")
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if handler is None else handler)
 
 
 def _incomplete_layers(model: torch.nn.Module, model_config: Any) -> list[str]:

@@ -80,9 +80,8 @@ class Worker:
         config = Config.model_validate_json(inputs["config"])
         context = ray.train.get_context()
         rank, world_size = context.get_world_rank(), context.get_world_size()
-        logging.basicConfig(level=logging.WARNING)
-        # It would print every report with all metrics in it.
-        logging.getLogger("ray.train").setLevel(logging.WARNING)
+        # Ray Train puts its handlers at the root, where it prints every report with all metrics.
+        logging.getLogger().setLevel(logging.WARNING)
         logging.getLogger("mupo_ray").setLevel(logging.INFO if rank == 0 else logging.WARNING)
         ray.get(
             inputs["switchboard"].report_card.remote(rank, _card(config)),
