@@ -1,6 +1,6 @@
 """Verdicts a second: ours beside math-verify alone, on the same file and the same two cores.
 
-Run: python benchmarks/bench_verdicts.py [FILE] [--rows 4000] [--processes 2]
+Run: python benchmarks/bench_verdicts.py [FILE] [--rows 1000] [--processes 2]
 
 FILE is JSONL with `response` and `gold`; without one, responses are made of the pairs that the
 tests hold (every kind of answer) and of plain numbers, half and half. math-verify gets what it is
@@ -31,9 +31,9 @@ Row = tuple[str, str]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, nargs="?")
-    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--rows", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     args = parser.parse_args()
     sets = (
         {"file": read(args.file)}
