@@ -12,6 +12,12 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
+from mupo_ray.config_rewards import (
+    ExtraRewardConfig,
+    ModelJudgeConfig,
+    OverlongConfig,
+    RewardConfig,
+)
 from mupo_ray.config_sections import (
     CheckpointConfig,
     CosineAnnealing,
@@ -19,18 +25,14 @@ from mupo_ray.config_sections import (
     EmbedderConfig,
     EvalConfig,
     ExponentialAnnealing,
-    ExtraRewardConfig,
     FilterConfig,
     GrpoConfig,
     LoraConfig,
     LossConfig,
     ModelConfig,
-    ModelJudgeConfig,
     MupoConfig,
     OptimizerConfig,
-    OverlongConfig,
     PlacementConfig,
-    RewardConfig,
     RolloutConfig,
     RunConfig,
     Section,

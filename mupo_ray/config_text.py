@@ -26,7 +26,7 @@ def base_yaml() -> str:
     """`configs/base.yaml`: every field with its description and default, variants as comments."""
     head = [
         "# Every field with its default. A config file needs only the fields that it changes.",
-        "# Written by tools/write_base_config.py from mupo_ray/config_sections.py.",
+        "# Written by tools/write_base_config.py from mupo_ray/config.py.",
         "",
     ]
     body = _section(json.loads(Config().model_dump_json()), Config, 0, True)

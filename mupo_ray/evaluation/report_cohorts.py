@@ -109,7 +109,7 @@ def cohort_html(rows: Sequence[dict[str, Any]], pictures: Pictures) -> str:
     question = html.escape(first["question"].replace("<image>", "").strip())
     shown = pictures.of(first["position"], first["image_sha256"] or [])
     images = "".join(_picture(data, i, len(shown)) for i, data in enumerate(shown))
-    num_right = sum(row["reason"] == "right" for row in rows)
+    num_right = sum(map(_is_right, rows))
     groups: dict[int, list[dict[str, Any]]] = {}
     for row in sorted(rows, key=lambda r: (r["group_id"], r["response_index"])):
         groups.setdefault(row["group_id"], []).append(row)
@@ -124,7 +124,7 @@ def cohort_html(rows: Sequence[dict[str, Any]], pictures: Pictures) -> str:
 def _group(number: int, rows: Sequence[dict[str, Any]], num_groups: int) -> str:
     head = ""
     if num_groups > 1:
-        num_right = sum(row["reason"] == "right" for row in rows)
+        num_right = sum(map(_is_right, rows))
         mean = sum(row["reward"] for row in rows) / len(rows)
         head = (
             f"<h5>Group {number + 1}: {len(rows)} responses, {num_right} right, mean reward "
@@ -133,8 +133,12 @@ def _group(number: int, rows: Sequence[dict[str, Any]], num_groups: int) -> str:
     return f'{head}<ul class="responses">{"".join(map(_response, rows))}</ul>'
 
 
+def _is_right(row: dict[str, Any]) -> bool:
+    return bool(row["accuracy"] >= 1.0)  # As `Verdict.is_correct`: a model may have judged it.
+
+
 def _response(row: dict[str, Any]) -> str:
-    is_right = row["reason"] == "right"
+    is_right = _is_right(row)
     parts = " + ".join(
         f"{html.escape(name)} {value:.2f}"
         for name, value in row["reward_parts"].items()

@@ -97,6 +97,7 @@ def cohort(position: int, sha: str, text: str = "plain") -> list[dict[str, objec
             "text": text if i == 1 else "no idea",
             "finish_reason": "length" if i == 3 else "stop",
             "extracted": "7" if i == 1 else None,
+            "accuracy": float(i == 1),
             "reason": "right" if i == 1 else "no_answer",
             "group_id": i // 2,
             "reward": 1.25 if i == 1 else 0.0,

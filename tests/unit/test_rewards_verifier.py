@@ -63,6 +63,8 @@ def my_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         "def greedy(parts, context):\n"
         "    parts['accuracy'] = 9.0\n"
         "    return 0\n"
+        "def seen(parts, context):\n"
+        "    return parts['accuracy']\n"
     )
     (tmp_path / "my_broken.py").write_text("raise OSError('no disk')\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -102,8 +104,8 @@ def test_own_rewards_see_the_parts_before_them(my_rewards: None) -> None:
 
 
 def test_own_rewards_cannot_change_the_others(my_rewards: None) -> None:
-    ((verdict,),) = verifier("greedy").judge([prompt("5")], [[response("\\boxed{6}")]])
-    assert verdict.accuracy == 0.0
+    ((verdict,),) = verifier("greedy", "seen").judge([prompt("5")], [[response("\\boxed{6}")]])
+    assert verdict.extra == {"greedy": 0.0, "seen": 0.0}
 
 
 @pytest.mark.parametrize(
