@@ -35,7 +35,8 @@ _MAX_TEXT = 3000
 _MIME = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
 _COLUMNS = (
     *("prompt_id", "position", "question", "answer", "image_sha256", "response_index", "text"),
-    *("finish_reason", "extracted", "reason", "group_id", "reward", "reward_parts", "advantage"),
+    *("finish_reason", "extracted", "accuracy", "reason", "group_id"),
+    *("reward", "reward_parts", "advantage"),
 )
 
 
