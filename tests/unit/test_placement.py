@@ -130,7 +130,7 @@ def test_cpu_shares_add_up_without_rounding_trouble():
 def test_too_little_memory_is_named_unless_unchecked():
     # Of a model that is nowhere to be read, only the processes are counted.
     text = shortage(["model.path=no/such/model"], "1x2cpu-3G")
-    assert "engine 0: required 2.6 GiB of memory (estimate), available 2.0 GiB" in text
+    assert "engine 0: required 2.2 GiB of memory (estimate), available 2.0 GiB" in text
     plan(load_config([], ["placement.check_memory=false"]), describe_cluster("1x2cpu-3G"))
 
 
