@@ -83,7 +83,11 @@ def compare(name: str, repeats: int, k: int, m: int, inputs: list[NDArray[np.flo
     ours = [least_ms(partial(partition, x, k, m), repeats) for x in inputs]
     many = least_ms(partial(partition_many, inputs, k, m), repeats) / len(inputs)
     theirs = [least_ms(partial(model.fit_predict, x), repeats) for x in inputs]
-    ratio = [inertia(x, partition(x, k, m)) / inertia(x, model.fit_predict(x)) for x in inputs]
+    # No more texts than groups leave nothing to either side.
+    ratio = [
+        (inertia(x, partition(x, k, m)) + 1e-9) / (inertia(x, model.fit_predict(x)) + 1e-9)
+        for x in inputs
+    ]
     print(
         f"{name:>9} {n:3} {k:2} {m:3} {d:5} | {np.median(ours):17.3f} {many:6.3f} "
         f"{np.median(theirs):8.3f} | {np.median(theirs) / np.median(ours):12.1f} | "
