@@ -169,32 +169,23 @@ def _pipeline(
     plan: RowPlan, index: ContaminationIndex | None, workers: int
 ) -> Iterator[PartResult]:
     import ray
-    import ray.data
+
+    from mupo_ray.data.ray_rows import rows_in_order
 
     shared = ray.put((plan, index))
     parts = range(len(plan.source.parts))
-    dataset = ray.data.from_items(list(parts), override_num_blocks=len(parts))
-    dataset = dataset.map_batches(
+    rows = rows_in_order(
+        parts,
         partial(_task, shared=shared),
-        batch_size=None,
         num_cpus=_CPUS_PER_TASK,
-        compute=ray.data.TaskPoolStrategy(size=workers),
+        concurrency=workers,
+        store_bytes=_STORE_BYTES,
     )
-    context = dataset.context
-    context.execution_options.preserve_order = True
-    context.execution_options.resource_limits = ray.data.ExecutionResources.for_limits(
-        object_store_memory=_STORE_BYTES
-    )
-    context.enable_progress_bars = False
-    context.print_on_execution_start = False
-    context.issue_detectors_config.detectors = []
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    for block in dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0):
-        for cells in block.to_pylist():
-            if cells["failure"] is not None:
-                raise DataError(cells["failure"])
-            result: PartResult = pickle.loads(cells["result"])
-            yield result
+    for cells in rows:
+        if cells["failure"] is not None:
+            raise DataError(cells["failure"])
+        result: PartResult = pickle.loads(cells["result"])
+        yield result
 
 
 def _task(batch: dict[str, np.ndarray], *, shared: ray.ObjectRef) -> pa.Table:

@@ -30,9 +30,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import ray
-import ray.data
 
 from mupo_ray.core.seeding import derive_seed
+from mupo_ray.data.ray_rows import rows_in_order
 from mupo_ray.data.render import PromptRenderer, RenderPlan
 from mupo_ray.data.schema import PromptTable, RowError, open_table
 from mupo_ray.errors import DataError
@@ -252,31 +252,14 @@ class PromptStream:
             count=self._batch_rows,
             stride=self._world_size,
         )
-        # Not ray.data.range: each of its own tasks would need a whole free CPU.
-        dataset = ray.data.from_items(list(firsts), override_num_blocks=len(firsts))
-        dataset = dataset.map_batches(
+        rows = rows_in_order(
+            firsts,
             task,
-            batch_size=None,
             num_cpus=self._cpus_per_task,
-            compute=ray.data.TaskPoolStrategy(size=self._concurrency),
+            concurrency=self._concurrency,
+            store_bytes=_STORE_BYTES,
         )
-        context = dataset.context
-        context.execution_options.preserve_order = True
-        context.execution_options.resource_limits = ray.data.ExecutionResources.for_limits(
-            object_store_memory=_STORE_BYTES
-        )
-        context.enable_progress_bars = False
-        context.print_on_execution_start = False
-        # Advice on memory that no one asked for, in the middle of the run's own lines.
-        context.issue_detectors_config.detectors = []
-        # Lines at every pipeline's start and end, that the progress bar is off, and that no CPU is
-        # left over: Ray Data then runs one task at a time, which is enough.
-        logging.getLogger("ray.data").setLevel(logging.ERROR)
-        # The feeder thread fetches blocks ahead of need; Ray's own prefetching adds nothing.
-        batches = dataset.iter_batches(batch_size=None, batch_format="pyarrow", prefetch_batches=0)
-        for block in batches:
-            for cells in block.to_pylist():
-                yield _item(cells)
+        yield from map(_item, rows)
 
 
 def load_prompts(

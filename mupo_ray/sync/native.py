@@ -1,7 +1,8 @@
 """Weights by vLLM's own transports: NCCL to GPUs of their own, CUDA IPC on the trainer's GPU.
 
 vLLM's trainer engines drive the transfer; this adds what surrounds it: pause, version, caches, and
-the same outcome as the object store's. Follows vLLM 0.29. It has not been run on a GPU.
+the same outcome as the object store's. Follows vLLM 0.29. It has not been run on a GPU;
+`tests/gpu` does that where there is one.
 """
 
 from __future__ import annotations

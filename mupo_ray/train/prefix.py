@@ -6,7 +6,8 @@
 
 Every other part of a decoder treats tokens one by one, so this function and the positions are all
 that sharing a prompt needs. It is registered with transformers' `AttentionInterface` under `NAME`;
-the row's layout reaches it as the keyword `prefix_layout` of the model's forward. No mask is built.
+the row's layout reaches it as the keyword `prefix_layout` of the model's forward. No mask of
+the whole row is built.
 
 Exact: the numbers are those of one row a response, up to the order of additions. The layout of
 keys (`kv_index`, `cu_q`, `cu_k`) is that of TRL 1.16's `tree_attention`.
