@@ -32,6 +32,7 @@ from mupo_ray.config_sections import (
     ModelConfig,
     MupoConfig,
     OptimizerConfig,
+    PassKConfig,
     PlacementConfig,
     RolloutConfig,
     RunConfig,
@@ -59,6 +60,7 @@ __all__ = [
     "MupoConfig",
     "OptimizerConfig",
     "OverlongConfig",
+    "PassKConfig",
     "PlacementConfig",
     "RewardConfig",
     "RolloutConfig",
@@ -85,7 +87,9 @@ class Config(Section):
     """How reasoning texts become vectors."""
     reward: RewardConfig = RewardConfig()
     """Reward of a response before the method adds to it."""
-    method: Annotated[GrpoConfig | MupoConfig, Field(discriminator="name")] = MupoConfig()
+    method: Annotated[GrpoConfig | MupoConfig | PassKConfig, Field(discriminator="name")] = (
+        MupoConfig()
+    )
     """How rewards become advantages."""
     loss: LossConfig = LossConfig()
     """The surrogate objective."""
@@ -119,6 +123,22 @@ class Config(Section):
                     f"method.num_groups * method.min_group_size = {need} exceeds "
                     f"rollout.num_generations = {self.rollout.num_generations}; "
                     "lower one of the first two or sample more"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def k_fits_the_cohort(self) -> Self:
+        """A k-subset needs k responses, and pass@k rewards nothing but accuracy."""
+        if isinstance(self.method, PassKConfig):
+            if self.method.k > self.rollout.num_generations:
+                raise ValueError(
+                    f"method.k = {self.method.k} exceeds rollout.num_generations = "
+                    f"{self.rollout.num_generations}; should be at most that"
+                )
+            if self.reward.extra or self.reward.overlong is not None:
+                raise ValueError(
+                    "method.name = pass_k rewards accuracy alone; reward.extra and reward.overlong "
+                    "should be empty"
                 )
         return self
 

@@ -188,6 +188,15 @@ class GrpoConfig(Section):
         return self
 
 
+class PassKConfig(Section):
+    """Advantages that raise pass@k instead of pass@1; accuracy alone is rewarded."""
+
+    name: Literal["pass_k"] = "pass_k"
+    """This method."""
+    k: PositiveInt = 4
+    """Samples of which one should be right; at most rollout.num_generations."""
+
+
 class CosineAnnealing(Section):
     """Half a cosine from `start` to `end` over the run (the paper)."""
 

@@ -1,4 +1,4 @@
-"""Advantages of the responses to one prompt: GRPO, Dr.GRPO, RLOO and MUPO (arXiv:2604.00479).
+"""Advantages of the responses to one prompt: GRPO, Dr.GRPO, RLOO, pass@k, MUPO (arXiv:2604.00479).
 
 N = responses, K = groups. Everything is float64; the standard deviation is the sample one (ddof=1),
 as in EasyR1 and the released MUPO code. An unscored response (None or NaN reward) stays out of all
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from math import comb, sqrt
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +23,8 @@ _EPS = 1e-6
 # Rewards that differ by less than this share of their size are equal up to rounding: 0.1 + 0.2 and
 # 0.3 must not become advantages. Real differences as small as 1e-5 keep their scale.
 _SAME_REWARD = 1e-12
+# A spread of pass@k below this means that all k-subsets fare alike.
+_MIN_SPREAD = 1e-6
 
 
 class SizeWeighting(StrEnum):
@@ -107,6 +110,35 @@ def rloo(rewards: Rewards) -> Advantages:
     num_scored = int(np.isfinite(values).sum())
     scale = num_scored / max(num_scored - 1, 1)
     return Advantages(values=np.nan_to_num(centred) * scale, num_constant=int(is_constant))
+
+
+def pass_k(is_right: ArrayLike, k: int) -> Advantages:
+    """Advantages that raise pass@k instead of pass@1, in closed form over the N responses.
+
+    Each k-subset of the cohort is rewarded if it holds a right response, rewards of subsets are
+    z-scored (population standard deviation), and a response gets the mean over its subsets. With c
+    right and n = N - c wrong responses, a subset fails with probability C(n, k) / C(N, k).
+
+    Args:
+        is_right: [N] truth.
+        k: samples of which one should be right, 1 to N; 1 is GRPO's z-score.
+
+    Returns:
+        The advantages; all zeros where nothing is right or every k-subset holds a right response.
+
+    Raises:
+        ValueError: not a vector, or k is out of range.
+    """
+    right = np.asarray(is_right, bool)
+    if right.ndim != 1 or not 1 <= k <= right.size:
+        raise ValueError(f"k must be in 1..N of an [N] vector, got {k} and shape {right.shape}")
+    total, wrong = right.size, int((~right).sum())
+    failing = comb(wrong, k) / comb(total, k)
+    spread = sqrt(failing * (1.0 - failing))
+    if spread < _MIN_SPREAD:
+        return Advantages(values=np.zeros(total), num_constant=1)
+    others_fail = comb(wrong - 1, k - 1) / comb(total - 1, k - 1)
+    return Advantages(values=np.where(right, failing, failing - others_fail) / spread)
 
 
 def mupo(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from mupo_ray.config import GrpoConfig, MupoConfig
+from mupo_ray.config import GrpoConfig, MupoConfig, PassKConfig
 from mupo_ray.methods.grpo import Grpo
 from mupo_ray.methods.mupo import Mupo
+from mupo_ray.methods.pass_k import PassK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from mupo_ray.config import Config
     from mupo_ray.types import Cohort, ScoredCohort
 
-__all__ = ["Grpo", "Method", "Mupo", "make_method"]
+__all__ = ["Grpo", "Method", "Mupo", "PassK", "make_method"]
 
 
 class Method(Protocol):
@@ -56,3 +57,5 @@ def make_method(config: Config) -> Method:
                 num_steps=config.train.num_steps,
                 seed=config.run.seed,
             )
+        case PassKConfig():
+            return PassK(config.method)
