@@ -14,12 +14,12 @@ from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from mupo_ray.config import Config
 from mupo_ray.config_io import load_config
 from mupo_ray.data.demo import prepare_demo
 from mupo_ray.data.puzzle_text import read_response
+from mupo_ray.evaluation.samples import load_problems
 from mupo_ray.observability.follow import following, set_up_logging
 from mupo_ray.observability.tracker import read_jsonl
 from mupo_ray.rollout.services import services_of
@@ -58,8 +58,8 @@ def config_of(method: str, seed: int, folder: Path, base: Path) -> Config:
 def strategies(path: Path) -> tuple[float, float]:
     """Strategies recognised in the first eight samples of a prompt, and the unrecognised share."""
     counts, unknown, total = [], 0, 0
-    for texts in pq.read_table(path, columns=["texts"])["texts"].to_pylist():
-        chains = [read_response(text) for text in texts[:_SAMPLES]]
+    for problem in load_problems(path):
+        chains = [read_response(response.text) for response in problem.samples[:_SAMPLES]]
         names = [chain.strategy for chain in chains if chain is not None]
         unknown += len(chains) - len(names)
         total += len(chains)

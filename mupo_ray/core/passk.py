@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -35,21 +35,22 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     return float(1.0 - np.prod(1.0 - k / drawn))
 
 
-def pass_at_k_map(counts: Sequence[tuple[int, int]], ks: Iterable[int]) -> dict[int, float]:
-    """Mean unbiased pass@k over problems, for several k.
+def pass_at_k_table(counts: Sequence[tuple[int, int]], ks: Sequence[int]) -> NDArray[np.float64]:
+    """Unbiased pass@k of each problem for several k.
 
     Args:
-        counts: (num_samples, num_correct) of each problem.
-        ks: values of k wanted.
+        counts: (num_samples, num_correct) of each of P problems.
+        ks: [K] values of k, each at most the fewest samples of a problem.
 
     Returns:
-        k -> mean over problems. A k that some problem has too few samples for is left out, and all
-        are left out without problems.
+        [K, P].
+
+    Raises:
+        ValueError: as `pass_at_k`.
     """
-    fewest = min((n for n, _ in counts), default=0)
-    return {
-        k: float(np.mean([pass_at_k(n, c, k) for n, c in counts])) for k in ks if 1 <= k <= fewest
-    }
+    columns = {pair: [pass_at_k(*pair, k) for k in ks] for pair in set(counts)}
+    table = np.array([columns[pair] for pair in counts], np.float64).reshape(len(counts), len(ks))
+    return np.ascontiguousarray(table.T)
 
 
 def any_of_k(is_correct: Sequence[ArrayLike], k: int) -> NDArray[np.float64]:
@@ -65,14 +66,18 @@ def any_of_k(is_correct: Sequence[ArrayLike], k: int) -> NDArray[np.float64]:
     Raises:
         ValueError: a problem has fewer than k samples, or k < 1.
     """
-    shares = np.empty(len(is_correct))
-    for place, flags in enumerate(is_correct):
-        row = np.asarray(flags, bool).reshape(-1)
-        if not 1 <= k <= row.size:
-            raise ValueError(f"problem {place} has {row.size} samples, need at least k = {k} >= 1")
-        num_blocks = row.size // k
-        shares[place] = row[: num_blocks * k].reshape(num_blocks, k).any(1).mean()
-    return shares
+    rows = [np.asarray(flags, bool).reshape(-1) for flags in is_correct]
+    sizes = np.array([row.size for row in rows], np.int64)
+    for place in np.flatnonzero((sizes < k) | (k < 1)):
+        raise ValueError(f"problem {place} has {sizes[place]} samples, need at least k = {k} >= 1")
+    num_blocks = sizes // k
+    most = int(num_blocks.max(initial=0))
+    # Problems may have different numbers of samples: wrong ones fill up, in no block that counts.
+    flags = np.zeros((len(rows), most * k), bool)
+    for place, row in enumerate(rows):
+        flags[place, : num_blocks[place] * k] = row[: num_blocks[place] * k]
+    hits: NDArray[np.int64] = flags.reshape(len(rows), most, k).any(2).sum(1)
+    return hits / num_blocks
 
 
 def bootstrap_interval(

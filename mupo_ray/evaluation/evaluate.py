@@ -7,15 +7,14 @@ training samples at, so that numbers of different runs compare.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mupo_ray.core.diversity import effective_strategies_of_embeddings, pairwise_diversity
-from mupo_ray.core.passk import any_of_k, pass_at_k_map
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.errors import EmbeddingError
+from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse
+from mupo_ray.evaluation.values import any_values, fewest_samples, pass_values, plain_values
 from mupo_ray.rollout.pool import SamplingPlan
 from mupo_ray.train.stages import embed_cohorts, judge_cohorts
 
@@ -26,33 +25,16 @@ if TYPE_CHECKING:
     from mupo_ray.rewards.verifier import Verifier
     from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.rollout.pool import EnginePool
-    from mupo_ray.types import Prompt
+    from mupo_ray.types import Cohort, Prompt
 
 logger = logging.getLogger(__name__)
 
 # The paper's acc@4 takes exactly four samples.
 _ANY_OF = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvalRecord:
-    """What one prompt showed."""
-
-    prompt_id: str
-    position: int
-    greedy_correct: bool
-    greedy_text: str
-    correct: list[bool]
-    """Of each sample, in order."""
-    texts: list[str]
-    extracted: list[str | None]
-    answer: str
-    formats: list[float]
-    lengths: list[int]
-    truncated: list[bool]
-    diversity: float | None
-    """Mean cosine distance over pairs of samples; None where embedding is off."""
-    effective_strategies: float | None
+_METRICS = (
+    *("acc@1", "acc@1_sampled", "diversity", "effective_strategies"),
+    *("length", "truncated_frac", "format"),
+)
 
 
 def evaluate(
@@ -63,7 +45,7 @@ def evaluate(
     pool: EnginePool,
     verifier: Verifier,
     embedder: EmbedderPool | None,
-) -> list[EvalRecord]:
+) -> list[EvaluatedProblem]:
     """Sample and judge this rank's prompts; not collective.
 
     The seeds depend on the run and the prompt but not on the step, so that curves over steps differ
@@ -95,54 +77,57 @@ def evaluate(
                 raise
             logger.warning("version %d is evaluated without diversity: %s", version, err)
     return [
-        EvalRecord(
+        EvaluatedProblem(
+            set_name=config.eval.name,
             prompt_id=s.prompt.prompt_id,
             position=s.prompt.position,
-            greedy_correct=g.verdicts[0].is_correct,
-            greedy_text=g.responses[0].text,
-            correct=[v.is_correct for v in s.verdicts],
-            texts=[r.text for r in s.responses],
-            extracted=[v.extracted for v in s.verdicts],
+            question=s.prompt.question,
             answer=s.prompt.answer,
-            formats=[v.format for v in s.verdicts],
-            lengths=[r.num_tokens for r in s.responses],
-            truncated=[r.finish_reason.is_truncated for r in s.responses],
-            diversity=None if vectors is None else pairwise_diversity(vectors[i]),
-            effective_strategies=(
-                None if vectors is None else effective_strategies_of_embeddings(vectors[i])
-            ),
+            category=s.prompt.meta.get("category"),
+            meta=s.prompt.meta,
+            image_sha256=tuple(image.sha256 for image in s.prompt.images),
+            greedy=_judged(g)[0],
+            samples=_judged(s),
+            embeddings=None if vectors is None else vectors[i],
         )
         for i, (g, s) in enumerate(zip(greedy, sampled, strict=True))
     ]
 
 
 def eval_metrics(
-    records: Sequence[EvalRecord], name: str, pass_k: Sequence[int]
+    problems: Sequence[EvaluatedProblem], name: str, pass_k: Sequence[int]
 ) -> dict[str, float]:
-    """Metrics of all ranks' records, under `eval/<name>/...`.
+    """Metrics of all ranks' problems, under `eval/<name>/...`.
 
     Args:
-        records: one a prompt.
+        problems: with a greedy answer and equally many samples each.
         name: of the set.
         pass_k: values of k for the unbiased estimator.
     """
-    num_samples = len(records[0].correct)
-    found = {
-        "questions": float(len(records)),
-        "acc@1": float(np.mean([r.greedy_correct for r in records])),
-        "acc@1_sampled": float(np.mean([r.correct for r in records])),
-        "length": float(np.mean([r.lengths for r in records])),
-        "truncated_frac": float(np.mean([r.truncated for r in records])),
-        "format": float(np.mean([r.formats for r in records])),
-    }
-    if num_samples >= _ANY_OF:
-        found["acc@4"] = float(np.mean(any_of_k([r.correct for r in records], _ANY_OF)))
-    counts = [(num_samples, sum(r.correct)) for r in records]
-    for k, value in pass_at_k_map(counts, pass_k).items():
-        found[f"pass@{k}"] = value
-    diversity = [r.diversity for r in records if r.diversity is not None]
-    effective = [r.effective_strategies for r in records if r.effective_strategies is not None]
-    if diversity:
-        found["diversity"] = float(np.mean(diversity))
-        found["effective_strategies"] = float(np.mean(effective))
+    found = {"questions": float(len(problems))}
+    for measure in _METRICS:
+        values = plain_values(problems, measure)
+        # A rank whose embedder failed leaves its problems without a value.
+        values = values[~np.isnan(values)]
+        if values.size:
+            found[measure] = float(values.mean())
+    if fewest_samples(problems) >= _ANY_OF:
+        found[f"acc@{_ANY_OF}"] = float(any_values(problems, [_ANY_OF]).mean())
+    for k, row in zip(pass_k, pass_values(problems, pass_k), strict=True):
+        found[f"pass@{k}"] = float(row.mean())
     return {f"eval/{name}/{key}": value for key, value in found.items()}
+
+
+def _judged(cohort: Cohort) -> tuple[JudgedResponse, ...]:
+    return tuple(
+        JudgedResponse(
+            text=response.text,
+            num_tokens=response.num_tokens,
+            is_truncated=response.finish_reason.is_truncated,
+            accuracy=verdict.accuracy,
+            format=verdict.format,
+            extracted=verdict.extracted,
+            reason=str(verdict.reason),
+        )
+        for response, verdict in zip(cohort.responses, cohort.verdicts, strict=True)
+    )

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.parquet as pq
 
 from mupo_ray.config import Config
-from mupo_ray.core.passk import any_of_k, bootstrap_interval, pass_at_k
+from mupo_ray.core.passk import bootstrap_interval
 from mupo_ray.evaluation.report_cohorts import cohort_html, cohort_steps, open_pictures
 from mupo_ray.evaluation.report_page import page, table
 from mupo_ray.evaluation.report_plots import colour, dashes
@@ -31,6 +30,7 @@ from mupo_ray.evaluation.report_sections import (
     time_section,
     train_section,
 )
+from mupo_ray.evaluation.samples import load_problems
 from mupo_ray.evaluation.summary import (
     Figures,
     RunFiles,
@@ -42,6 +42,7 @@ from mupo_ray.evaluation.summary import (
     summarise,
     summarise_run,
 )
+from mupo_ray.evaluation.values import any_values, fewest_samples, pass_values, plain_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -158,22 +159,23 @@ def _intervals(run: RunFiles, step: int | None) -> dict[str, tuple[float, float]
     path = run.folder / "eval" / str(run.eval_set) / f"step_{step:06d}.parquet"
     if not path.is_file():
         return {}
-    rows = pq.read_table(path).to_pylist()
-    samples = [row["correct"] for row in rows]
-    fewest = min(map(len, samples), default=0)
-    found: dict[str, Sequence[float] | np.ndarray] = {
-        "acc@1": [float(row["greedy_correct"]) for row in rows],
-        "acc@1_sampled": [float(np.mean(flags)) for flags in samples] if fewest else [],
-        "acc@4": any_of_k(samples, 4) if fewest >= 4 else [],
+    problems = load_problems(path)
+    ks = [
+        int(key.rpartition("@")[2])
+        for row in run.rows
+        if row["step"] == step
+        for key in row
+        if "/pass@" in key
+    ]
+    found = {
+        name: plain_values(problems, name)
+        for name in ("acc@1", "acc@1_sampled", "diversity", "effective_strategies")
     }
-    for name in ("diversity", "effective_strategies"):
-        found[name] = [row[name] for row in rows if row[name] is not None]
-    for key in (key for row in run.rows if row["step"] == step for key in row if "/pass@" in key):
-        k = int(key.rpartition("@")[2])
-        found[f"pass@{k}"] = [pass_at_k(len(f), sum(f), k) for f in samples if len(f) >= k]
-    return {
-        name: bootstrap_interval(values, seed=0) for name, values in found.items() if len(values)
-    }
+    if fewest_samples(problems) >= 4:
+        found["acc@4"] = any_values(problems, [4])[0]
+    found |= {f"pass@{k}": row for k, row in zip(ks, pass_values(problems, ks), strict=True)}
+    known = {name: values[~np.isnan(values)] for name, values in found.items()}
+    return {name: bootstrap_interval(v, seed=0) for name, v in known.items() if v.size}
 
 
 def _cohort_section(files: Mapping[str, RunFiles]) -> str:

@@ -1,8 +1,7 @@
-"""Sampled cohorts and evaluation samples as parquet: what a person or a script reads later."""
+"""Sampled cohorts as parquet: what a person or a script reads later."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from mupo_ray.evaluation.evaluate import EvalRecord
     from mupo_ray.types import ScoredCohort
 
 
@@ -54,8 +52,3 @@ def save_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     draft = path.with_suffix(".draft")
     pq.write_table(pa.Table.from_pylist(list(rows)), draft)
     draft.replace(path)
-
-
-def save_eval(path: Path, records: Sequence[EvalRecord]) -> None:
-    """One row a prompt of an evaluation."""
-    save_rows(path, [asdict(record) for record in records])

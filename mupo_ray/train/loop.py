@@ -19,7 +19,8 @@ import ray.train
 
 from mupo_ray.errors import DataError, MupoError, TrainingError, WeightSyncError
 from mupo_ray.evaluation.evaluate import eval_metrics, evaluate
-from mupo_ray.observability.records import cohort_rows, save_eval, save_rows
+from mupo_ray.evaluation.samples import save_problems
+from mupo_ray.observability.records import cohort_rows, save_rows
 from mupo_ray.sync.source import iter_weights
 from mupo_ray.train import checkpoint
 from mupo_ray.train.batch import TrainItem
@@ -154,10 +155,10 @@ def _evaluate(w: Worker, version: int) -> dict[str, float]:
         verifier=w.verifier.without_extra(),
         embedder=w.embedder,
     )
-    records = sorted((r for part in gather_objects(mine) for r in part), key=lambda r: r.position)
+    problems = sorted((p for part in gather_objects(mine) for p in part), key=lambda p: p.position)
     if w.rank == 0:
-        save_eval(w.run_dir / "eval" / config.name / f"step_{version:06d}.parquet", records)
-    return eval_metrics(records, config.name, config.pass_k)
+        save_problems(w.run_dir / "eval" / config.name / f"step_{version:06d}.parquet", problems)
+    return eval_metrics(problems, config.name, config.pass_k)
 
 
 def _save(w: Worker, step: int, stats: dict[str, float]) -> None:

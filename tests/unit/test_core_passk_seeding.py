@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mupo_ray.core.passk import any_of_k, bootstrap_interval, pass_at_k, pass_at_k_map
+from mupo_ray.core.passk import any_of_k, bootstrap_interval, pass_at_k, pass_at_k_table
 from mupo_ray.core.seeding import derive_seed
 
 
@@ -39,14 +39,14 @@ def test_pass_at_k_of_many_samples_stays_in_range():
 def test_c13_too_few_samples_give_no_number(n, c, k):
     with pytest.raises(ValueError, match=f"k must be in 1..{n}"):
         pass_at_k(n, c, k)
-    assert pass_at_k_map([(n, c)], [k]) == {}
-    assert set(pass_at_k_map([(n, c), (200, 3)], [1, k])) == {1}
+    with pytest.raises(ValueError, match=f"k must be in 1..{n}"):
+        pass_at_k_table([(200, 3), (n, c)], [1, k])
 
 
-def test_pass_at_k_map_is_the_mean_over_problems():
-    result = pass_at_k_map([(8, 2), (10, 1)], [1, 4])
-    assert result == pytest.approx({1: (0.25 + 0.1) / 2, 4: (11 / 14 + 0.4) / 2})
-    assert pass_at_k_map([], [1]) == {}
+def test_pass_at_k_table_has_a_row_a_k():
+    table = pass_at_k_table([(8, 2), (10, 1), (8, 2)], [1, 4])
+    assert table == pytest.approx(np.array([[0.25, 0.1, 0.25], [11 / 14, 0.4, 11 / 14]]))
+    assert pass_at_k_table([], [1]).shape == (1, 0)
 
 
 def test_any_of_k_uses_disjoint_blocks():

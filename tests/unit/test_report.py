@@ -23,6 +23,7 @@ from mupo_ray.data.stream import PromptOrder
 from mupo_ray.errors import CheckpointError, ConfigError
 from mupo_ray.evaluation.report import comparison_table, summarise_run, write_report
 from mupo_ray.evaluation.report_plots import smooth, window_of
+from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse, save_problems
 from mupo_ray.observability.records import save_rows
 
 HOSTILE = '<script>alert("1")</script> & <img src="http://example.org/x.png"> x < y $a_1$'
@@ -276,12 +277,31 @@ def test_large_pictures_are_shrunk(bare: Path, tmp_path: Path) -> None:
 
 
 def test_intervals_come_from_the_questions(run: Path, tmp_path: Path) -> None:
-    question = {"correct": [True, False, True, False], "diversity": None}
-    rows = [
-        question | {"greedy_correct": True, "effective_strategies": 2.0},
-        question | {"greedy_correct": True, "effective_strategies": 2.0},
+    answers = [
+        JudgedResponse(
+            text="",
+            num_tokens=1,
+            is_truncated=False,
+            accuracy=accuracy,
+            format=1.0,
+            extracted="7",
+            reason="right" if accuracy else "wrong",
+        )
+        for accuracy in (1.0, 0.0)
     ]
-    save_rows(run / "eval" / "heldout" / "step_000004.parquet", rows)
+    problems = [
+        EvaluatedProblem(
+            set_name="heldout",
+            prompt_id=str(position),
+            position=position,
+            question="how many",
+            answer="7",
+            greedy=answers[0],
+            samples=tuple(answers * 2),
+        )
+        for position in range(2)
+    ]
+    save_problems(run / "eval" / "heldout" / "step_000004.parquet", problems)
     text = write_report({"mupo": run}, tmp_path / "r.html", "t").read_text()
     # Both questions alike: no spread. pass@2 of 2 right in 4 is 1 - 1/6.
     cells = re.findall(r"<td>([\d.]+)<small>([\d.]+)&ndash;([\d.]+)</small>", text)

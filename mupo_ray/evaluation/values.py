@@ -1,0 +1,92 @@
+"""What each problem of an evaluation shows: one number a problem and measure.
+
+Shapes: P = problems, K = values of k. NaN stands for a problem that has no value of a measure, for
+instance no greedy answer; means are over the others.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mupo_ray.core.diversity import effective_strategies_of_embeddings, pairwise_diversity
+from mupo_ray.core.passk import any_of_k, pass_at_k_table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from mupo_ray.evaluation.samples import EvaluatedProblem
+
+Floats = NDArray[np.float64]
+
+
+def fewest_samples(problems: Sequence[EvaluatedProblem]) -> int:
+    """The largest k that every problem has samples for; 0 without problems."""
+    return min((len(problem.samples) for problem in problems), default=0)
+
+
+def plain_values(problems: Sequence[EvaluatedProblem], measure: str) -> Floats:
+    """[P] values of one of `PLAIN_MEASURES`."""
+    value_of = PLAIN_MEASURES[measure]
+    return np.array([value_of(problem) for problem in problems], np.float64)
+
+
+def pass_values(problems: Sequence[EvaluatedProblem], ks: Sequence[int]) -> Floats:
+    """[K, P] unbiased pass@k."""
+    return pass_at_k_table([(len(p.samples), p.num_correct) for p in problems], ks)
+
+
+def any_values(problems: Sequence[EvaluatedProblem], ks: Sequence[int]) -> Floats:
+    """[K, P] share of disjoint blocks of k samples with a right one."""
+    flags = [[response.is_correct for response in p.samples] for p in problems]
+    return np.stack([any_of_k(flags, k) for k in ks])
+
+
+def _greedy_accuracy(problem: EvaluatedProblem) -> float:
+    return np.nan if problem.greedy is None else float(problem.greedy.is_correct)
+
+
+def _sampled_accuracy(problem: EvaluatedProblem) -> float:
+    return problem.num_correct / len(problem.samples) if problem.samples else np.nan
+
+
+def _diversity(problem: EvaluatedProblem) -> float:
+    vectors = problem.embeddings
+    return np.nan if vectors is None or len(vectors) < 2 else pairwise_diversity(vectors)
+
+
+def _effective_strategies(problem: EvaluatedProblem) -> float:
+    vectors = problem.embeddings
+    if vectors is None or len(vectors) < 2:
+        return np.nan
+    return effective_strategies_of_embeddings(vectors)
+
+
+def _length(problem: EvaluatedProblem) -> float:
+    return _mean([response.num_tokens for response in problem.samples])
+
+
+def _truncated(problem: EvaluatedProblem) -> float:
+    return _mean([response.is_truncated for response in problem.samples])
+
+
+def _format(problem: EvaluatedProblem) -> float:
+    return _mean([response.format for response in problem.samples])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else np.nan
+
+
+PLAIN_MEASURES: dict[str, Callable[[EvaluatedProblem], float]] = {
+    "acc@1": _greedy_accuracy,
+    "acc@1_sampled": _sampled_accuracy,
+    "diversity": _diversity,
+    "effective_strategies": _effective_strategies,
+    "length": _length,
+    "truncated_frac": _truncated,
+    "format": _format,
+}
+"""Measure -> its value of one problem; those without a k."""
