@@ -73,7 +73,7 @@ class Response:
     """[T] int64, with the end token where the policy sampled one; T >= 1."""
     sampler_logprobs: np.ndarray
     """[T] float32 log-probability of each token under the weights that sampled it, at the sampling
-    temperature."""
+    temperature; empty where they were not asked for."""
     finish_reason: FinishReason
     policy_version: int
     """Finished optimiser steps of the weights that sampled it."""

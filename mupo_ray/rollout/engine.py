@@ -79,6 +79,8 @@ class SampleRequest:
     expected_version: int
     forbidden_ids: tuple[int, ...]
     """Tokens that are never sampled (vision placeholders)."""
+    with_logprobs: bool = True
+    """Whether responses bring the log-probabilities of their tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +170,7 @@ class VllmEngine:
             temperature=request.temperature,
             top_p=request.top_p,
             seed=request.seed,
-            logprobs=0,
+            logprobs=0 if request.with_logprobs else None,
             logit_bias={token: _FORBID_BIAS for token in request.forbidden_ids} or None,
             # With more than one completion the other kinds drop some of them silently.
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -194,7 +196,9 @@ class VllmEngine:
     def _response(self, request: SampleRequest, version: int, i: int, c: Any) -> Response:
         ids = np.asarray(c.token_ids, dtype=np.int64)
         logprobs = np.asarray(
-            [step[token].logprob for step, token in zip(c.logprobs, c.token_ids, strict=True)],
+            [step[token].logprob for step, token in zip(c.logprobs, c.token_ids, strict=True)]
+            if request.with_logprobs
+            else [],
             dtype=np.float32,
         )
         return Response(
@@ -299,6 +303,11 @@ class VllmEngine:
         await self._llm.reset_prefix_cache()
         await self._llm.reset_mm_cache()
         await self._llm.reset_encoder_cache()
+
+    async def serve_loaded(self, version: int) -> None:
+        """Sample with the weights that the engine was started with, as `version`."""
+        self._version = version
+        self._fence = None
 
     async def init_weight_transfer_engine(self, request: Any) -> None:
         """Rendezvous of vLLM's own transports (`nccl`, `ipc`)."""

@@ -1,6 +1,6 @@
 """Many engines, one queue: prompts in, cohorts of responses out.
 
-    prompts --> pending --> engine with fewest of my requests (at most `window` each) --> responses
+    prompts --> pending --> engine with fewest of my sequences (bounded each) --> responses
                    ^                        |
                    +-- engine died or stale -+   (request goes back; the engine is resynced or left)
 
@@ -24,7 +24,7 @@ from mupo_ray.errors import RolloutError, StaleEngineError, WeightSyncError, cau
 from mupo_ray.rollout.engine import SampleRequest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mupo_ray.types import Prompt, Response
 
@@ -41,6 +41,8 @@ class SamplingPlan:
     top_p: float
     seed: int
     """Derived further by prompt id."""
+    with_logprobs: bool = True
+    """Whether responses bring the log-probabilities of their tokens."""
 
 
 @dataclass(slots=True)
@@ -59,7 +61,41 @@ class _Engine:
     handle: Any
     is_live: bool = True
     in_flight: int = 0
+    """Sequences that this pool waits for."""
     failures: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Call:
+    """Requests of one call, from the source to their answers."""
+
+    source: Iterator[SampleRequest]
+    version: int
+    requests: dict[int, SampleRequest] = field(default_factory=dict)
+    """Number -> request, for those taken and not answered."""
+    pending: deque[int] = field(default_factory=deque)
+    running: dict[Any, tuple[int, int, float]] = field(default_factory=dict)
+    """Answer to come -> request, engine, deadline."""
+    num_taken: int = 0
+
+    def take(self) -> bool:
+        """Whether a request is pending; takes the next of the source where none is."""
+        if not self.pending:
+            request = next(self.source, None)
+            if request is None:
+                return False
+            self.requests[self.num_taken] = request
+            self.pending.append(self.num_taken)
+            self.num_taken += 1
+        return True
+
+
+def placeholder_ids(model_config: Any) -> tuple[int, ...]:
+    """Placeholders of pictures and videos: sampled, they would break the trainer's forward pass."""
+    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
+    return tuple(
+        sorted({int(i) for n in names if (i := getattr(model_config, n, None)) is not None})
+    )
 
 
 class EnginePool:
@@ -121,19 +157,35 @@ class EnginePool:
         Raises:
             RolloutError: a request timed out or was refused, or no engine is left.
         """
+        results = dict(self.stream(((prompt, plan) for prompt in prompts), version=version))
+        return [results[i] for i in range(len(prompts))]
+
+    def stream(
+        self, tasks: Iterable[tuple[Prompt, SamplingPlan]], *, version: int
+    ) -> Iterator[tuple[int, tuple[Response, ...]]]:
+        """Sample responses to prompts that are taken only as engines have room for them.
+
+        Args:
+            tasks: prompts, each with how to sample from it; any number.
+            version: policy version that must have sampled every response.
+
+        Yields:
+            Number of a task and its responses, as they are finished.
+
+        Raises:
+            RolloutError: a request timed out or was refused, or no engine is left.
+        """
         self._num_calls += 1
-        requests = [self._request(i, p, plan, version) for i, p in enumerate(prompts)]
-        results: dict[int, tuple[Response, ...]] = {}
-        pending = deque(range(len(requests)))
-        running: dict[Any, tuple[int, int, float]] = {}
+        call = _Call(
+            source=(self._request(i, *task, version) for i, task in enumerate(tasks)),
+            version=version,
+        )
         try:
-            while pending or running:
-                self._dispatch(requests, pending, running, plan)
-                self._collect(requests, pending, running, results, version)
+            while self._dispatch(call):
+                yield from self._collect(call)
         except BaseException:
-            self._abort(requests, running)
+            self._abort(call)
             raise
-        return [results[i] for i in range(len(requests))]
 
     def _request(self, i: int, prompt: Prompt, plan: SamplingPlan, version: int) -> SampleRequest:
         return SampleRequest(
@@ -148,71 +200,67 @@ class EnginePool:
             seed=derive_seed(plan.seed, prompt.prompt_id),
             expected_version=version,
             forbidden_ids=self._forbidden_ids,
+            with_logprobs=plan.with_logprobs,
         )
 
-    def _dispatch(
-        self,
-        requests: Sequence[SampleRequest],
-        pending: deque[int],
-        running: dict[Any, tuple[int, int, float]],
-        plan: SamplingPlan,
-    ) -> None:
+    def _dispatch(self, call: _Call) -> bool:
+        """Hand out requests while engines have room; False once all are answered."""
         # Twice what an engine can run keeps it busy while answers travel, and bounds its queue.
-        window = max(1, 2 * self._max_num_seqs // plan.num_generations)
+        room = 2 * self._max_num_seqs
         count = len(self._engines)
-        while pending:
+        while call.take():
+            i = call.pending[0]
+            size = call.requests[i].num_generations
             free = [
                 e
-                for e in range(count)
-                if self._engines[e].is_live and self._engines[e].in_flight < window
+                for e, engine in enumerate(self._engines)
+                if engine.is_live and (engine.in_flight == 0 or engine.in_flight + size <= room)
             ]
             if not free:
-                if not running:
+                if not call.running:
                     self._revive()
                     continue
-                return
+                return True
             e = min(free, key=lambda e: (self._engines[e].in_flight, (e - self._rank) % count))
-            i = pending.popleft()
-            ref = self._engines[e].handle.generate.remote(requests[i])
-            self._engines[e].in_flight += 1
-            running[ref] = (i, e, time.monotonic() + self._timeout_s)
+            call.pending.popleft()
+            ref = self._engines[e].handle.generate.remote(call.requests[i])
+            self._engines[e].in_flight += size
+            call.running[ref] = (i, e, time.monotonic() + self._timeout_s)
+        return bool(call.running)
 
-    def _collect(
-        self,
-        requests: Sequence[SampleRequest],
-        pending: deque[int],
-        running: dict[Any, tuple[int, int, float]],
-        results: dict[int, tuple[Response, ...]],
-        version: int,
-    ) -> None:
+    def _collect(self, call: _Call) -> Iterator[tuple[int, tuple[Response, ...]]]:
+        """Wait for an answer; put requests back that another engine has to answer."""
         now = time.monotonic()
-        wait_s = max(0.0, min(deadline for _, _, deadline in running.values()) - now)
-        ready, _ = ray.wait(list(running), num_returns=1, timeout=wait_s)
+        wait_s = max(0.0, min(deadline for _, _, deadline in call.running.values()) - now)
+        ready, _ = ray.wait(list(call.running), num_returns=1, timeout=wait_s)
         if not ready:
-            late = [(i, e) for i, e, d in running.values() if d <= time.monotonic()]
+            late = [(i, e) for i, e, d in call.running.values() if d <= time.monotonic()]
             if late:
-                names = ", ".join(f"{requests[i].request_id} on engine {e}" for i, e in late[:4])
+                names = ", ".join(
+                    f"{call.requests[i].request_id} on engine {e}" for i, e in late[:4]
+                )
                 raise RolloutError(
                     f"no answer within rollout.request_timeout_s = {self._timeout_s:g} s for "
-                    f"{len(late)} of {len(requests)} prompts ({names})"
+                    f"{len(late)} of {call.num_taken} prompts ({names})"
                 )
             return
         for ref in ready:
-            i, e, _ = running.pop(ref)
-            self._engines[e].in_flight -= 1
+            i, e, _ = call.running.pop(ref)
+            self._engines[e].in_flight -= call.requests[i].num_generations
             try:
                 responses = ray.get(ref)
-                stale = {r.policy_version for r in responses} - {version}
+                stale = {r.policy_version for r in responses} - {call.version}
                 if stale:
                     raise StaleEngineError(
-                        f"engine {e} answered from version {sorted(stale)}, not {version}"
+                        f"engine {e} answered from version {sorted(stale)}, not {call.version}"
                     )
             except (RayTaskError, RayActorError, StaleEngineError) as err:
                 self._on_failure(e, err)
-                pending.appendleft(i)
+                call.pending.appendleft(i)
                 self.stats.retried += 1
             else:
-                results[i] = tuple(responses)
+                del call.requests[i]
+                yield i, tuple(responses)
 
     def _on_failure(self, e: int, err: Exception) -> None:
         """Set an engine aside where another may answer instead; pass on what is nobody's fault."""
@@ -254,13 +302,11 @@ class EnginePool:
         )
         raise RolloutError(f"no engine is left to sample from ({reasons})")
 
-    def _abort(
-        self, requests: Sequence[SampleRequest], running: dict[Any, tuple[int, int, float]]
-    ) -> None:
+    def _abort(self, call: _Call) -> None:
         """Free the engines of work that nobody waits for any more."""
         by_engine: dict[int, list[str]] = {}
-        for i, e, _ in running.values():
-            by_engine.setdefault(e, []).append(requests[i].request_id)
+        for i, e, _ in call.running.values():
+            by_engine.setdefault(e, []).append(call.requests[i].request_id)
         for e, ids in by_engine.items():
             self._engines[e].handle.abort.remote(ids)
             self._engines[e].in_flight = 0
