@@ -30,6 +30,7 @@ from tokenizers import Tokenizer
 from mupo_ray.data.images import check_aspect_ratio, load_image
 from mupo_ray.data.schema import DropReason, Row, RowError, prompt_id
 from mupo_ray.errors import DataError
+from mupo_ray.rewards.extract import opens_think
 from mupo_ray.types import Prompt, RgbImage
 
 PLACEHOLDER = "<image>"
@@ -53,6 +54,10 @@ TEMPLATES = {
     ),
 }
 """Prompt templates by name."""
+
+_GENERATE = {"add_generation_prompt": True}
+
+_Message = dict[str, str | list[dict[str, str]]]
 
 # Private-use characters around a number; rows never pass through the chat template, so nothing that
 # a row holds can be taken for a marker.
@@ -144,13 +149,18 @@ class PromptRenderer:
                 merge_size=images.merge_size,
                 min_pixels=images.size["shortest_edge"],
                 max_pixels=images.size["longest_edge"],
-                template=_load_template(template),
+                template=load_template(template),
                 system_prompt=system_prompt,
                 max_prompt_tokens=max_prompt_tokens,
             )
         )
         renderer._check_against(processor)
         return renderer
+
+    @cached_property
+    def opens_think(self) -> bool:
+        """Whether the chat template ends every prompt with `<think>`."""
+        return opens_think(self._chat.render(messages=self._messages([""], []), **_GENERATE))
 
     def render(self, row: Row, *, position: int) -> Prompt:
         """The prompt of one row.
@@ -162,28 +172,9 @@ class PromptRenderer:
         Raises:
             RowError: the row cannot be used; `reason` says why.
         """
-        if not row.answer.strip():
-            raise RowError(
-                DropReason.EMPTY_ANSWER, f"row {row.index}: answer is empty, nothing can be right"
-            )
-        parts = row.problem.split(PLACEHOLDER)
-        num_marks = len(parts) - 1
-        if num_marks not in (0, len(row.images)):
-            raise RowError(
-                DropReason.PLACEHOLDERS,
-                f"row {row.index}: problem has {num_marks} {PLACEHOLDER} for {len(row.images)} "
-                "images; expected as many, or none to put the images first",
-            )
-        if not row.images and not row.problem.strip():
-            raise RowError(DropReason.EMPTY_PROBLEM, f"row {row.index}: no text and no image")
-        images = []
-        for number, ref in enumerate(row.images):
-            try:
-                images.append(load_image(ref, row.folder))
-            except RowError as err:
-                raise RowError(err.reason, f"row {row.index}, image {number}: {err}") from err
+        images = load_images(row)
         num_image_tokens = sum(self._num_image_tokens(image, row.index) for image in images)
-        token_ids = self._token_ids(self._content(parts, len(images)))
+        token_ids = self._token_ids(user_content(self.plan.template, row.problem, len(images)))
         num_tokens = len(token_ids) - len(images) + num_image_tokens
         if num_tokens > self.plan.max_prompt_tokens:
             raise RowError(
@@ -191,15 +182,7 @@ class PromptRenderer:
                 f"row {row.index}: prompt has {num_tokens} tokens, {num_image_tokens} of them "
                 f"image tokens; at most {self.plan.max_prompt_tokens} are allowed",
             )
-        return Prompt(
-            prompt_id=prompt_id(row.problem, row.answer, [image.sha256 for image in images]),
-            position=position,
-            token_ids=tuple(token_ids),
-            images=tuple(images),
-            question=row.problem,
-            answer=row.answer,
-            meta=row.meta,
-        )
+        return make_prompt(row, images, token_ids, position=position)
 
     def num_tokens(self, prompt: Prompt) -> int:
         """Tokens of a prompt with every picture expanded, as engine and trainer count them."""
@@ -220,34 +203,16 @@ class PromptRenderer:
             max_pixels=plan.max_pixels,
         )
 
-    def _content(self, parts: list[str], num_images: int) -> list[str | None]:
-        """Pieces of the user's message: text, or None for a picture."""
-        before, after = self.plan.template.split("{problem}")
-        pieces: list[str | None] = []
-        if len(parts) == 1:
-            pieces += [None] * num_images
-        pieces.append(before)
-        for number, part in enumerate(parts):
-            if number > 0:
-                pieces.append(None)
-            pieces.append(part)
-        pieces.append(after)
-        merged: list[str | None] = []
-        for piece in pieces:
-            if piece is not None and merged and merged[-1] is not None:
-                merged[-1] += piece
-            elif piece != "":
-                merged.append(piece)
-        return merged
-
-    def _token_ids(self, content: list[str | None]) -> list[int]:
+    def _token_ids(self, content: Sequence[str | None]) -> list[int]:
         """Ids of the whole chat prompt, one image token a picture."""
         texts: list[str] = []
-        messages = []
-        if self.plan.system_prompt is not None:
-            messages.append(_message("system", [self.plan.system_prompt], texts))
-        messages.append(_message("user", content, texts))
-        return self._join(self._chat.render(messages=messages, add_generation_prompt=True), texts)
+        messages = self._messages(content, texts)
+        return self._join(self._chat.render(messages=messages, **_GENERATE), texts)
+
+    def _messages(self, content: Sequence[str | None], texts: list[str]) -> list[_Message]:
+        system = self.plan.system_prompt
+        first = [] if system is None else [_message("system", [system], texts)]
+        return [*first, _message("user", content, texts)]
 
     def _join(self, markup: str, texts: list[str]) -> list[int]:
         """Ids of the chat template's output with each marker replaced by its text."""
@@ -279,10 +244,8 @@ class PromptRenderer:
             {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": texts[0]}]}
         ]
         try:
-            markup = processor.apply_chat_template(
-                plain, tokenize=False, add_generation_prompt=True
-            )
-            ours = self._chat.render(messages=marked, add_generation_prompt=True)
+            markup = processor.apply_chat_template(plain, tokenize=False, **_GENERATE)
+            ours = self._chat.render(messages=marked, **_GENERATE)
         except jinja2.TemplateError as err:
             raise DataError(f"the chat template of {name} cannot be rendered: {err}") from err
         num_images = markup.count(self.plan.image_token)
@@ -297,6 +260,77 @@ class PromptRenderer:
                 f"the tokenizer of {name} gives {self._join(ours, texts)} for pieces of a prompt "
                 f"and {expected} for the whole; a Qwen2.5-VL or Qwen3-VL tokenizer is expected"
             )
+
+
+def load_images(row: Row) -> list[RgbImage]:
+    """The decoded pictures of a row that can be asked.
+
+    Raises:
+        RowError: it has no answer, no question, other marks than pictures, or a bad picture.
+    """
+    if not row.answer.strip():
+        raise RowError(
+            DropReason.EMPTY_ANSWER, f"row {row.index}: answer is empty, nothing can be right"
+        )
+    num_marks = row.problem.count(PLACEHOLDER)
+    if num_marks not in (0, len(row.images)):
+        raise RowError(
+            DropReason.PLACEHOLDERS,
+            f"row {row.index}: problem has {num_marks} {PLACEHOLDER} for {len(row.images)} "
+            "images; expected as many, or none to put the images first",
+        )
+    if not row.images and not row.problem.strip():
+        raise RowError(DropReason.EMPTY_PROBLEM, f"row {row.index}: no text and no image")
+    images = []
+    for number, ref in enumerate(row.images):
+        try:
+            images.append(load_image(ref, row.folder))
+        except RowError as err:
+            raise RowError(err.reason, f"row {row.index}, image {number}: {err}") from err
+    return images
+
+
+def make_prompt(
+    row: Row, images: Sequence[RgbImage], token_ids: Sequence[int], *, position: int
+) -> Prompt:
+    """A row's prompt from its parts."""
+    return Prompt(
+        prompt_id=prompt_id(row.problem, row.answer, [image.sha256 for image in images]),
+        position=position,
+        token_ids=tuple(token_ids),
+        images=tuple(images),
+        question=row.problem,
+        answer=row.answer,
+        meta=row.meta,
+    )
+
+
+def user_content(template: str, problem: str, num_images: int) -> list[str | None]:
+    """Pieces of the user's message: text, or None for a picture.
+
+    Args:
+        template: text with `{problem}` in it.
+        problem: with a mark a picture, or none to put the pictures first.
+        num_images: pictures of the row.
+    """
+    before, after = template.split("{problem}")
+    parts = problem.split(PLACEHOLDER)
+    pieces: list[str | None] = []
+    if len(parts) == 1:
+        pieces += [None] * num_images
+    pieces.append(before)
+    for number, part in enumerate(parts):
+        if number > 0:
+            pieces.append(None)
+        pieces.append(part)
+    pieces.append(after)
+    merged: list[str | None] = []
+    for piece in pieces:
+        if piece is not None and merged and merged[-1] is not None:
+            merged[-1] += piece
+        elif piece != "":
+            merged.append(piece)
+    return merged
 
 
 def num_image_tokens(
@@ -370,9 +404,7 @@ def load_processor(
     return processor
 
 
-def _message(
-    role: str, content: Sequence[str | None], texts: list[str]
-) -> dict[str, str | list[dict[str, str]]]:
+def _message(role: str, content: Sequence[str | None], texts: list[str]) -> _Message:
     """A chat message with markers for its texts, which are appended to `texts`."""
     pieces = []
     for piece in content:
@@ -384,7 +416,12 @@ def _message(
     return {"role": role, "content": pieces}
 
 
-def _load_template(template: str) -> str:
+def load_template(template: str) -> str:
+    """Text of a prompt template, by name or from a file.
+
+    Raises:
+        DataError: neither, or `{problem}` is not in it once.
+    """
     text = TEMPLATES.get(template)
     if text is None:
         path = Path(template).expanduser()
