@@ -48,9 +48,7 @@ class IntervalSettings:
     level: float
     """Share of intervals that hold the true value, were the evaluation repeated on problems drawn
     anew."""
-    num_resamples: int
-    """Bootstrap resamples of the problems."""
-    seed: int
+    method: str = "score interval, bootstrap variance over problems"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
