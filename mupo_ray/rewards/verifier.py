@@ -59,51 +59,66 @@ class Verifier:
             DataError: a prompt's options are not what they should be.
             RewardError: the grader cannot start, or a reward of the user's own failed.
         """
-        pairs = [
-            (prompt, response)
-            for prompt, responses in zip(prompts, sampled, strict=True)
-            for response in responses
+        texts = [[response.text for response in responses] for responses in sampled]
+        judged = self.judge_texts(prompts, texts)
+        if not self.extra:
+            return judged
+        return [
+            tuple(
+                replace(verdict, extra=extra_values(self.extra, prompt, response, verdict))
+                for response, verdict in zip(responses, verdicts, strict=True)
+            )
+            for prompt, responses, verdicts in zip(prompts, sampled, judged, strict=True)
         ]
+
+    def judge_texts(
+        self, prompts: Sequence[Prompt], texts: Sequence[Sequence[str]]
+    ) -> list[tuple[Verdict, ...]]:
+        """A verdict for every text, without the user's own rewards.
+
+        Args:
+            prompts: their pictures are not looked at.
+            texts: of the responses to each prompt.
+
+        Raises:
+            DataError: a prompt's options are not what they should be.
+            RewardError: the grader cannot start.
+        """
+        counts = [len(given) for given in texts]
+        asked = [p for p, count in zip(prompts, counts, strict=True) for _ in range(count)]
         options = [
             given
-            for prompt, responses in zip(prompts, sampled, strict=True)
-            for given in [options_of(prompt)] * len(responses)
+            for prompt, count in zip(prompts, counts, strict=True)
+            for given in [options_of(prompt)] * count
         ]
         verdicts = judge_many(
-            [response.text for _, response in pairs],
-            [prompt.answer for prompt, _ in pairs],
+            [text for given in texts for text in given],
+            [prompt.answer for prompt in asked],
             options,
             is_think_opened=self.is_think_opened,
             grader=self.grader,
         )
         if self.model_judge is not None:
-            self._ask_model(self.model_judge, pairs, verdicts)
-        if self.extra:
-            verdicts = [
-                replace(verdict, extra=extra_values(self.extra, prompt, response, verdict))
-                for (prompt, response), verdict in zip(pairs, verdicts, strict=True)
-            ]
+            self._ask_model(self.model_judge, asked, verdicts)
         rest = iter(verdicts)
-        return [tuple(next(rest) for _ in responses) for responses in sampled]
+        return [tuple(next(rest) for _ in range(count)) for count in counts]
 
     def close(self) -> None:
         """End the grading workers."""
         self.grader.close()
 
     @staticmethod
-    def _ask_model(
-        model_judge: ModelJudge, pairs: list[tuple[Prompt, Response]], verdicts: list[Verdict]
-    ) -> None:
+    def _ask_model(model_judge: ModelJudge, prompts: list[Prompt], verdicts: list[Verdict]) -> None:
         """Replace, in place, the verdicts that the model is to give."""
         open_ones = [
             index
-            for index, ((prompt, _), verdict) in enumerate(zip(pairs, verdicts, strict=True))
+            for index, (prompt, verdict) in enumerate(zip(prompts, verdicts, strict=True))
             if model_judge.wants(verdict, prompt.answer, has_options=OPTIONS_COLUMN in prompt.meta)
         ]
         asked = [
             OpenQuestion(
-                question=pairs[index][0].question,
-                gold=pairs[index][0].answer,
+                question=prompts[index].question,
+                gold=prompts[index].answer,
                 answer=verdicts[index].extracted or "",
             )
             for index in open_ones

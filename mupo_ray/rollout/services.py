@@ -46,6 +46,7 @@ class Services:
     engines: tuple[Any, ...]
     embedders: tuple[Any, ...]
     publisher: Any
+    """None without trainers, which alone publish weights."""
     publisher_name: str
     transport: str
     fits: str
@@ -143,11 +144,11 @@ def start_services(
     cards: Sequence[Card] = (),
     cancelled: threading.Event | None = None,
 ) -> Services:
-    """Start engines, embedders and the publisher, all at once, and wait until they answer.
+    """Start what a plan has of engines and embedders, all at once, and wait until they answer.
 
     Args:
         config: of the run.
-        plan: where they go.
+        plan: where they go; with trainers in it, there is a publisher too.
         cards: the trainers' cards, where engines share them.
         cancelled: set from another thread to give up.
 
@@ -157,7 +158,9 @@ def start_services(
     config = resolve_paths(config)
     context = ray.get_runtime_context()
     name = f"mupo-publisher-{uuid.uuid4().hex[:8]}"
-    publisher = ray.remote(WeightPublisher).options(name=name, num_cpus=0).remote()
+    publisher = None
+    if plan.of(Role.TRAINER):
+        publisher = ray.remote(WeightPublisher).options(name=name, num_cpus=0).remote()
     settings = EngineSettings(
         model_path=config.model.path,
         dtype=config.model.dtype,
@@ -246,9 +249,11 @@ def stop_services(services: Services) -> None:
     """End all actors; an engine's own processes end with it."""
     # An engine whose core is killed under it fills the log with its last words.
     ended = [engine.shutdown.remote() for engine in services.engines]
-    ray.wait(ended, num_returns=len(ended), timeout=_STOP_S)
+    if ended:
+        ray.wait(ended, num_returns=len(ended), timeout=_STOP_S)
     for actor in (*services.engines, *services.embedders, services.publisher):
-        ray.kill(actor)
+        if actor is not None:
+            ray.kill(actor)
 
 
 @contextlib.contextmanager

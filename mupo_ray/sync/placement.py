@@ -29,7 +29,7 @@ from mupo_ray.train import memory
 from mupo_ray.train.model_size import find_size
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from mupo_ray.config import Config
 
@@ -67,7 +67,9 @@ _CARD_GIB = {
 }
 
 
-def plan(config: Config, cluster: ClusterView) -> PlacementPlan:
+def plan(
+    config: Config, cluster: ClusterView, roles: Collection[Role] = tuple(Role)
+) -> PlacementPlan:
     """Place every bundle of a run.
 
     Bundles go to the first node that has room, those with most GPUs first.
@@ -75,6 +77,7 @@ def plan(config: Config, cluster: ClusterView) -> PlacementPlan:
     Args:
         config: the run's configuration.
         cluster: what is free.
+        roles: what to place; without trainers nothing may share their cards.
 
     Returns:
         The plan, with a node for every bundle.
@@ -82,7 +85,7 @@ def plan(config: Config, cluster: ClusterView) -> PlacementPlan:
     Raises:
         PlacementError: a bundle finds no room; each is named with what is required and available.
     """
-    wanted = _bundles(config, cluster)
+    wanted = [bundle for bundle in _bundles(config, cluster) if bundle.role in roles]
     free = list(cluster.nodes)
     placed: dict[str, Bundle] = {}
     lacks: dict[str, list[str]] = {}
@@ -164,7 +167,9 @@ def live_cluster() -> ClusterView:
     return ClusterView(nodes=tuple(nodes))
 
 
-def wait_for_plan(config: Config, timeout_s: float | None = None) -> PlacementPlan:
+def wait_for_plan(
+    config: Config, timeout_s: float | None = None, *, roles: Collection[Role] = tuple(Role)
+) -> PlacementPlan:
     """Wait until the live cluster has room for the plan.
 
     Says what is missing at once and every 30 s, sooner where the limit is short.
@@ -172,6 +177,7 @@ def wait_for_plan(config: Config, timeout_s: float | None = None) -> PlacementPl
     Args:
         config: the run's configuration.
         timeout_s: longest wait; `placement.timeout_s` where None.
+        roles: as for `plan`.
 
     Raises:
         PlacementError: no room by then; names each bundle with what is required and available.
@@ -182,7 +188,7 @@ def wait_for_plan(config: Config, timeout_s: float | None = None) -> PlacementPl
     while True:
         try:
             cluster = live_cluster()
-            found = plan(config, cluster)
+            found = plan(config, cluster, roles)
             for verdict in (
                 *card_verdicts(found.bundles, cluster),
                 *host_verdicts(found.bundles, cluster),
