@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,9 @@ import numpy as np
 
 from mupo_ray.config import Config
 from mupo_ray.core.passk import bootstrap_interval
-from mupo_ray.evaluation.report_cohorts import cohort_html, cohort_steps, open_pictures
-from mupo_ray.evaluation.report_page import page, table
-from mupo_ray.evaluation.report_plots import colour, dashes
+from mupo_ray.evaluation.report_cohorts import cohort_html, cohort_steps, run_pictures
+from mupo_ray.evaluation.report_eval import eval_intro, eval_sections, read_evaluation
+from mupo_ray.evaluation.report_page import legend, page, save_page, table
 from mupo_ray.evaluation.report_sections import (
     cell,
     eval_section,
@@ -45,7 +44,7 @@ from mupo_ray.evaluation.summary import (
 from mupo_ray.evaluation.values import any_values, fewest_samples, pass_values, plain_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
 __all__ = [
     "Figures",
@@ -56,19 +55,28 @@ __all__ = [
 ]
 
 
-def write_report(runs: Mapping[str, Path], path: Path, title: str) -> Path:
+def write_report(
+    runs: Mapping[str, Path],
+    path: Path,
+    title: str,
+    *,
+    evaluations: Mapping[str, Path] | None = None,
+) -> Path:
     """Write the report, whole or not at all.
 
     Args:
         runs: name -> folder of the run; colours go by this order.
         path: of the HTML file; folders are made.
         title: of the page.
+        evaluations: name -> folder of an evaluation, to stand on the same page; their colours
+            follow those of the runs.
 
     Returns:
         The path.
 
     Raises:
         CheckpointError: a folder is not that of a run.
+        DataError: a folder is not that of an evaluation.
         ValueError: no runs.
     """
     if not runs:
@@ -84,13 +92,13 @@ def write_report(runs: Mapping[str, Path], path: Path, title: str) -> Path:
         ("settings", "Settings", _settings_section(files)),
     ]
     kept = [section for section in sections if section[2]]
-    text = page(title, _intro(files, summaries), _legend(list(files)), kept)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
-    return path
+    evaluated = {n: read_evaluation(Path(f)) for n, f in (evaluations or {}).items()}
+    intro, names = _intro(files, summaries), [*files, *evaluated]
+    if evaluated:
+        intro += eval_intro(evaluated)
+        kept += eval_sections(evaluated, first_series=len(files))
+    text = page(title, intro, legend(names), kept, has_maps=bool(evaluated))
+    return save_page(Path(path), text)
 
 
 def _intro(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSummary]) -> str:
@@ -109,16 +117,6 @@ def _intro(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSummary]) -
         else ""
     )
     return f'<p class="intro">Trained: {steps}.{asked}</p>'
-
-
-def _legend(names: Sequence[str]) -> str:
-    items = "".join(
-        f'<li><svg viewBox="0 0 34 10" aria-hidden="true"><line x1="1" y1="5" x2="33" y2="5" '
-        f'style="stroke: var(--{colour(i)}); stroke-width: 2.6" '
-        f'stroke-dasharray="{dashes(i)}"/></svg>{html.escape(name)}</li>'
-        for i, name in enumerate(names)
-    )
-    return f'<div class="legend"><ul aria-label="Lines of the plots">{items}</ul></div>'
 
 
 def _final_table(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSummary]) -> str:
@@ -182,7 +180,7 @@ def _cohort_section(files: Mapping[str, RunFiles]) -> str:
     parts = []
     for name, run in files.items():
         steps = cohort_steps(run)
-        pictures = open_pictures(run) if steps else None
+        pictures = run_pictures(run) if steps else None
         for number, (step, cohorts) in enumerate(steps):
             assert pictures is not None
             inner = "".join(cohort_html(rows, pictures) for rows in cohorts)

@@ -67,6 +67,8 @@ class Line:
     """Number of the run: its colour and dashes."""
     x: Sequence[float] | np.ndarray
     y: Sequence[float] | np.ndarray
+    band: tuple[Sequence[float], Sequence[float]] | None = None
+    """Lower and upper end of each point's interval."""
 
 
 def dashes(series: int) -> str:
@@ -147,6 +149,61 @@ def noisy_curves(
     return _render(draw, alt, x_label, y_label)
 
 
+def sample_curves(
+    lines: Sequence[Line], *, limits: tuple[float, float], alt: str, y_label: str
+) -> str:
+    """A measure against k with its band, k doubling along the axis.
+
+    Args:
+        lines: one a model; x is k.
+        limits: of the y axis, so that several plots compare.
+        alt: as `curves`.
+        y_label: as `curves`.
+    """
+
+    def draw(axes: Axes) -> None:
+        for line in lines:
+            if line.band is not None:
+                shade = _SERIES[line.series % NUM_SERIES]
+                axes.fill_between(line.x, *line.band, color=shade, alpha=0.16, linewidth=0.0)
+        for line in lines:
+            doubling = [i for i, k in enumerate(line.x) if int(k) & (int(k) - 1) == 0]
+            _draw(axes, line, marker="o", markersize=3.0, markevery=doubling)
+        axes.set_ylim(*limits)
+        most = max(int(max(line.x)) for line in lines)
+        _doubling_axis(axes, [1 << i for i in range(most.bit_length())])
+
+    return _render(draw, alt, "k, samples drawn for a question", y_label)
+
+
+def span_plot(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) -> str:
+    """For each model an upright line between two values, at its place on the x axis.
+
+    Args:
+        lines: one a model; x is twice its place, y the two values, and `band` the ends of the
+            interval of its place.
+        alt: as `curves`.
+        x_label: as `curves`.
+        y_label: as `curves`.
+    """
+
+    def draw(axes: Axes) -> None:
+        axes.set_ylim(0.0, 1.02)
+        for line in lines:
+            shade = _SERIES[line.series % NUM_SERIES]
+            _draw(axes, line, linewidth=2.4)
+            axes.plot(line.x[0], line.y[0], "_", color=shade, markersize=9.0)
+            axes.plot(line.x[1], line.y[1], "o", color=shade, markersize=6.0)
+            if line.band is not None:
+                for y in line.y:
+                    ends = [line.band[0][0], line.band[1][0]]
+                    axes.plot(ends, [y, y], color=shade, linewidth=0.8, alpha=0.6)
+        axes.margins(x=0.12)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
+
+    return _render(draw, alt, x_label, y_label)
+
+
 def pass_curves(
     start: Sequence[Mapping[int, float]], lines: Sequence[Line], *, alt: str, y_label: str
 ) -> str:
@@ -166,10 +223,7 @@ def pass_curves(
         for line in lines:
             _draw(axes, line, marker="o", markersize=3.0)
         ticks = {k for line in lines for k in line.x} | {k for f in start for k in f}
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(sorted(ticks))
-        axes.xaxis.set_major_formatter(ScalarFormatter())
-        axes.xaxis.set_minor_locator(NullLocator())
+        _doubling_axis(axes, sorted(ticks))
 
     return _render(draw, alt, "k, samples drawn for a question", y_label)
 
@@ -200,6 +254,13 @@ def _draw(axes: Axes, line: Line, **style: Any) -> None:
     pattern = dashes(line.series)
     style.setdefault("linestyle", (0, tuple(map(float, pattern.split()))) if pattern else "-")
     axes.plot(line.x, line.y, color=_SERIES[line.series % NUM_SERIES], **style)
+
+
+def _doubling_axis(axes: Axes, ticks: Sequence[float]) -> None:
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks)
+    axes.xaxis.set_major_formatter(ScalarFormatter())
+    axes.xaxis.set_minor_locator(NullLocator())
 
 
 def _whole_steps(axes: Axes) -> None:

@@ -1,0 +1,289 @@
+"""Problems of an evaluation as a person reads them: picture, map of the reasoning, responses."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from mupo_ray.core.diversity import pairwise_diversity
+from mupo_ray.core.grouping import partition
+from mupo_ray.evaluation.report_map import (
+    NUM_GROUP_COLOURS,
+    MapPoint,
+    map_html,
+    plane,
+    reach,
+    spread,
+)
+from mupo_ray.evaluation.report_pictures import pictures_html
+from mupo_ray.evaluation.report_responses import answer_note, ask_html, clipped, response_html
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from mupo_ray.evaluation.report_map import Plane
+    from mupo_ray.evaluation.report_pictures import Pictures
+    from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse
+
+# Characters of a text that a mark of a map shows; the whole is in the list.
+_MAX_TIP = 420
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouping:
+    """How a problem's responses are put into groups for reading."""
+
+    num_groups: int = 3
+    """K."""
+    min_group_size: int = 3
+    """Fewest responses in a group; with too few responses for K such groups, K is lower."""
+
+    def of(self, embeddings: np.ndarray) -> np.ndarray:
+        """[N] group of each response, larger groups first."""
+        fitting = max(1, min(self.num_groups, len(embeddings) // self.min_group_size))
+        return partition(embeddings, fitting, min(self.min_group_size, len(embeddings)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """A problem with the answers of each model that has any."""
+
+    key: str
+    """Begins the ids of the problem's elements."""
+    why: str
+    """Plain text: the rule that chose it."""
+    answers: dict[str, EvaluatedProblem]
+    """Model -> its answers, in the report's order of models."""
+
+    @property
+    def problem(self) -> EvaluatedProblem:
+        """The problem itself, whoever answered it."""
+        return next(iter(self.answers.values()))
+
+
+def choose(
+    by_model: Mapping[str, Sequence[EvaluatedProblem]], num_each: int
+) -> list[tuple[str, dict[str, EvaluatedProblem]]]:
+    """Problems of a set to show: the most divergent, the worst, and the first ones.
+
+    Args:
+        by_model: model -> its problems of the set.
+        num_each: problems by each rule; one that several rules choose counts for the first.
+
+    Returns:
+        Why, and the answers of each model.
+    """
+    answers: dict[str, dict[str, EvaluatedProblem]] = {}
+    for model, problems in by_model.items():
+        for problem in problems:
+            if problem.samples:
+                answers.setdefault(problem.prompt_id, {})[model] = problem
+    ids = sorted(answers, key=lambda i: (next(iter(answers[i].values())).position, i))
+    diversity = {i: _mean(map(_diversity, answers[i].values())) for i in ids}
+    right = {i: _mean(_right_frac(p) for p in answers[i].values()) for i in ids}
+    divergent = [i for i in ids if diversity[i] > 0.0]
+    rules = (
+        ("most divergent", sorted(divergent, key=lambda i: -diversity[i])),
+        ("fewest right", sorted(ids, key=lambda i: right[i])),
+        ("first of the set", ids),
+    )
+    taken: dict[str, str] = {}
+    for why, order in rules:
+        for i in [i for i in order if i not in taken][:num_each]:
+            taken[i] = why
+    return [(why, answers[i]) for i, why in taken.items()]
+
+
+def problems_html(
+    shown: Sequence[Shown], pictures: Mapping[str, Pictures], grouping: Grouping, max_listed: int
+) -> str:
+    """Cards of problems whose maps all have one scale.
+
+    Args:
+        shown: the problems.
+        pictures: set -> where its pictures are.
+        grouping: of the responses.
+        max_listed: responses of a model to a problem that are listed.
+    """
+    planes = {item.key: _plane(item.answers.values()) for item in shown}
+    extent = max((reach(p.places) for p in planes.values() if p is not None), default=0.0)
+    return "".join(
+        _card(item, planes[item.key], extent, pictures, grouping, max_listed) for item in shown
+    )
+
+
+def _card(
+    item: Shown,
+    flat: Plane | None,
+    extent: float,
+    pictures: Mapping[str, Pictures],
+    grouping: Grouping,
+    max_listed: int,
+) -> str:
+    problem = item.problem
+    category = "" if problem.category is None else f" Category {html.escape(problem.category)}."
+    facts = (
+        f"<p>Gold answer <b>{html.escape(problem.answer)}</b>.{category}</p>"
+        f'<p class="why">{html.escape(problem.set_name)}, question {problem.position + 1}: '
+        f"{html.escape(item.why)}</p>"
+    )
+    found = pictures[problem.set_name].of(problem.position, problem.image_sha256)
+    ask = ask_html(pictures_html(found), problem.question, facts)
+    maps, lists, start = [], [], 0
+    for number, (model, answered) in enumerate(item.answers.items()):
+        cohort = _Cohort(f"{item.key}-{number}", model, answered, grouping)
+        lists.append(cohort.list_html(max_listed, is_open=len(item.answers) == 1))
+        if flat is not None and answered.embeddings is not None:
+            stop = start + len(answered.samples)
+            maps.append(cohort.map_html(spread(flat.places[start:stop], extent)))
+            start = stop
+    drawn = ""
+    if flat is not None:
+        note = f"The plane shows {flat.variance_frac:.0%} of the variance of these responses."
+        drawn = f'<div class="maps">{"".join(maps)}</div><p class="hint small">{note}</p>'
+    return f'<article class="cohort problem" id="{item.key}">{ask}{drawn}{"".join(lists)}</article>'
+
+
+class _Cohort:
+    """The responses of one model to one problem, equal ones listed once."""
+
+    def __init__(
+        self, key: str, model: str, answered: EvaluatedProblem, grouping: Grouping
+    ) -> None:
+        self._key, self._model, self._answered = key, model, answered
+        vectors = answered.embeddings
+        self._has_groups = vectors is not None and len(vectors) > 1
+        samples = answered.samples
+        self._groups = (
+            grouping.of(vectors)
+            if vectors is not None and len(vectors)
+            else np.zeros(len(samples), np.int64)
+        )
+        # Group, then response; equal responses of a group lie under the first of them.
+        self._alike: dict[int, dict[Hashable, list[int]]] = {}
+        for i in sorted(range(len(samples)), key=lambda i: (self._groups[i], i)):
+            alike = self._alike.setdefault(int(self._groups[i]), {})
+            alike.setdefault(_face(samples[i]), []).append(i)
+
+    def map_html(self, places: np.ndarray) -> str:
+        """The model's part of the problem's map."""
+        order = [
+            i for alike in self._alike.values() for members in _by_size(alike) for i in members
+        ]
+        points = [self._point(i) for i in order]
+        samples = self._answered.samples
+        label = f"Map of the reasoning of {len(samples)} responses of {self._model}"
+        return (
+            f"<figure><h4>{html.escape(self._model)}: {self._answered.num_correct} of "
+            f"{len(samples)} right</h4>{map_html(points, places[order], label)}</figure>"
+        )
+
+    def list_html(self, max_listed: int, *, is_open: bool) -> str:
+        """The model's responses by group."""
+        samples = self._answered.samples
+        parts, left = [], max_listed
+        for group, alike in self._alike.items():
+            items = []
+            for members in _by_size(alike):
+                if left > 0:
+                    items.append(self._item(members))
+                    left -= 1
+            if items:
+                parts.append(self._head(group) + f'<ul class="responses">{"".join(items)}</ul>')
+        num_faces = sum(map(len, self._alike.values()))
+        cut = (
+            f'<p class="hint small">{num_faces - max_listed} more different responses are not '
+            "shown.</p>"
+            if num_faces > max_listed
+            else ""
+        )
+        greedy = self._answered.greedy
+        first = (
+            ""
+            if greedy is None
+            else (
+                '<h5>At temperature 0</h5><ul class="responses">'
+                f"{_response(greedy, [], anchor='')}</ul>"
+            )
+        )
+        return (
+            f"<details{' open' if is_open else ''}><summary>{html.escape(self._model)}: "
+            f"{len(samples)} samples, {self._answered.num_correct} right, {num_faces} different"
+            f"</summary>{first}{''.join(parts)}{cut}</details>"
+        )
+
+    def _head(self, group: int) -> str:
+        if not self._has_groups:
+            return "<h5>Samples</h5>"
+        members = [i for alike in self._alike[group].values() for i in alike]
+        num_right = sum(self._answered.samples[i].is_correct for i in members)
+        return (
+            f'<h5 class="g{group % NUM_GROUP_COLOURS}"><i class="swatch"></i>Group {group + 1}: '
+            f"{len(members)} responses, {num_right} right</h5>"
+        )
+
+    def _item(self, members: Sequence[int]) -> str:
+        times = [f"<b>{len(members)} times this text</b>"] if len(members) > 1 else []
+        return _response(self._answered.samples[members[0]], times, anchor=self._anchor(members[0]))
+
+    def _point(self, index: int) -> MapPoint:
+        response = self._answered.samples[index]
+        group = int(self._groups[index])
+        first = self._alike[group][_face(response)][0]
+        verdict = html.escape(response.reason.replace("_", " "))
+        head = f"Group {group + 1} &middot; {verdict}"
+        if response.extracted is not None:
+            head += f" &middot; {answer_note(response.extracted)}"
+        return MapPoint(
+            group=group,
+            is_right=response.is_correct,
+            name=f"response {index + 1}, group {group + 1}, {verdict}",
+            text=f"<b>{head}</b>{clipped(response.text.strip(), _MAX_TIP)}",
+            target=self._anchor(first),
+        )
+
+    def _anchor(self, index: int) -> str:
+        return f"{self._key}-{index}"
+
+
+def _response(response: JudgedResponse, notes: Sequence[str], *, anchor: str) -> str:
+    said = [*notes, f"{response.num_tokens} tokens"]
+    if response.extracted is not None:
+        said.insert(0, answer_note(response.extracted))
+    if response.is_truncated:
+        said.append("cut at the token limit")
+    return response_html(
+        response.text, response.reason, said, is_right=response.is_correct, anchor=anchor
+    )
+
+
+def _face(response: JudgedResponse) -> Hashable:
+    """What makes two responses alike to a reader."""
+    return response.text.strip(), response.reason, response.extracted, response.accuracy
+
+
+def _by_size(alike: Mapping[Hashable, list[int]]) -> list[list[int]]:
+    return sorted(alike.values(), key=lambda members: -len(members))
+
+
+def _plane(answers: Iterable[EvaluatedProblem]) -> Plane | None:
+    """One plane for all models' responses; None where there is nothing to draw."""
+    vectors = [p.embeddings for p in answers if p.embeddings is not None and len(p.embeddings)]
+    if not vectors or len({v.shape[1] for v in vectors}) > 1:
+        return None
+    return plane(np.concatenate(vectors))
+
+
+def _diversity(problem: EvaluatedProblem) -> float:
+    return 0.0 if problem.embeddings is None else pairwise_diversity(problem.embeddings)
+
+
+def _right_frac(problem: EvaluatedProblem) -> float:
+    return problem.num_correct / len(problem.samples)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))
