@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from mupo_ray.data.columns import MAPPINGS
+from mupo_ray.data.column_maps import MAPPINGS
 from mupo_ray.data.prepare import PrepareConfig, prepare
 from mupo_ray.errors import MupoError
 

@@ -1,4 +1,4 @@
-"""Which column means what, and a row's cells as problem, answer, options and pictures.
+"""A row's cells as problem, answer, options and pictures, by a mapping of columns.
 
 A name with a dot reaches into an object: `metadata.source` is the cell `source` of the column
 `metadata`. Of several names for one thing the first that has a value counts.
@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any
 
+from mupo_ray.data.column_maps import LETTERS, MAPPINGS, THINGS, ColumnMap, has_column
 from mupo_ray.data.options import parse_options, shows_options
 from mupo_ray.data.picture_cells import image_refs, refuse_hidden_picture
 from mupo_ray.data.schema import DropReason, ImageRef, RowError
@@ -22,83 +23,8 @@ from mupo_ray.errors import DataError
 Cells = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnMap:
-    """Names of the columns that hold each thing."""
-
-    problem: tuple[str, ...] = ("problem", "question")
-    answer: tuple[str, ...] = ("answer", "ground_truth", "gold")
-    images: tuple[str, ...] = ("images", "image", "image_path", "file_name")
-    options: tuple[str, ...] = ("options", "choices")
-    """One column with all options, or one column an option, each named by its letter."""
-    category: tuple[str, ...] = ("category",)
-    source: tuple[str, ...] = ("source",)
-    id: tuple[str, ...] = ("id", "index", "qid", "pid", "ID", "_key")
-    """What names the row in reports."""
-    hint: tuple[str, ...] = ("hint",)
-    """Text that is put before the question."""
-    join_images: bool = False
-    """Whether the image columns hold one picture each, rather than being names for the same."""
-    show_options: bool = True
-    """Whether options are put behind a question that does not name them itself."""
-
-    def used(self, columns: Sequence[str]) -> dict[str, list[str]]:
-        """Thing -> those of its columns that a source has, for reports."""
-        named = {name: [c for c in getattr(self, name) if _has(c, columns)] for name in _FIELDS}
-        return {name: found for name, found in named.items() if found}
-
-
-MAPPINGS: Mapping[str, ColumnMap] = {
-    "generic": ColumnMap(),
-    "virl39k": ColumnMap(problem=("question",), images=("image",), options=(), id=("qid",)),
-    # The question is posed without its choices; the answer is the value, not the letter.
-    "geometry3k": ColumnMap(
-        problem=("problem",), images=("images",), options=("choices",), show_options=False
-    ),
-    "mathvista": ColumnMap(
-        problem=("question",),
-        images=("decoded_image",),
-        options=("choices",),
-        category=("metadata.category",),
-        source=("metadata.source",),
-        id=("pid",),
-    ),
-    # Its questions name their choices themselves.
-    "mathverse": ColumnMap(
-        problem=("question",),
-        images=("image",),
-        options=(),
-        category=("metadata.subject",),
-        source=("metadata.source",),
-        id=("sample_index",),
-    ),
-    "wemath": ColumnMap(
-        problem=("question",),
-        images=("image_path",),
-        options=("option",),
-        category=("knowledge concept",),
-        id=("ID",),
-    ),
-    "mmstar": ColumnMap(
-        problem=("question",),
-        images=("image",),
-        options=(),
-        source=("meta_info.source",),
-        id=("index",),
-    ),
-    "vlmevalkit": ColumnMap(
-        problem=("question",),
-        images=("image", "image_path"),
-        options=tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ"),
-        id=("index",),
-    ),
-}
-"""Ready mappings by name."""
-
-_LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _SAME_PICTURE = ("images", "image")
-_FIELDS = tuple(f.name for f in fields(ColumnMap) if f.name not in ("join_images", "show_options"))
-_NUMBERED_MARK = re.compile(r"<image (\d+)>")
+_NUMBERED_MARK = re.compile(r"<image ?(\d+)>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +50,7 @@ def resolve_columns(
     overrides: Sequence[str],
     columns: Sequence[str],
     *,
-    required: Sequence[str] = ("problem", "answer"),
+    required: Sequence[str] | None = None,
 ) -> ColumnMap:
     """A ready mapping with a user's own words on top, checked against a source's columns.
 
@@ -133,7 +59,8 @@ def resolve_columns(
         overrides: `problem=question` and the like; commas join several columns, nothing behind the
             equals sign means that there is no such column.
         columns: the source's.
-        required: what there has to be a column for.
+        required: what there has to be a column for; what the mapping says where None. What a user
+            says there is no column for is not required, but for problem and answer.
 
     Raises:
         DataError: an unknown name, or no column for what is required.
@@ -144,35 +71,47 @@ def resolve_columns(
     for text in overrides:
         name, equals, value = text.partition("=")
         name = "images" if name == "image" else name
-        if not equals or name not in _FIELDS:
-            raise DataError(
-                f"--map {text!r}: should read NAME=COLUMN, NAME of {', '.join(_FIELDS)}"
-            )
+        if not equals or name not in THINGS:
+            raise DataError(f"--map {text!r}: should read NAME=COLUMN, NAME of {', '.join(THINGS)}")
         given = tuple(part for part in value.split(",") if part)
         for column in given:
-            if not _has(column, columns):
+            if not has_column(column, columns):
                 raise DataError(f"--map {text}: no column {column!r}; {_listed(columns)}")
         changed: dict[str, Any] = {name: given}
         if name == "images":
             changed["join_images"] = len(given) > 1
         found = replace(found, **changed)
-    for name in required:
-        names = getattr(found, name)
-        if not any(_has(column, columns) for column in names):
-            raise DataError(
-                f"no column for {name}: looked for {', '.join(names)}; {_listed(columns)}; "
-                f"say which with --map {name}=COLUMN"
-            )
+    _require(mapping, found, required, columns)
     is_open = found.options == ColumnMap().options
-    if is_open and not any(_has(c, columns) for c in found.options) and "A" in columns:
-        found = replace(found, options=_LETTERS)
+    if is_open and not any(has_column(c, columns) for c in found.options) and "A" in columns:
+        found = replace(found, options=LETTERS)
     return found
+
+
+def _require(
+    mapping: str, found: ColumnMap, required: Sequence[str] | None, columns: Sequence[str]
+) -> None:
+    needed = [
+        name
+        for name in (found.required if required is None else required)
+        if name in ("problem", "answer") or getattr(found, name)
+    ]
+    missing = [
+        name for name in needed if not any(has_column(c, columns) for c in getattr(found, name))
+    ]
+    if not missing:
+        return
+    looked = "; ".join(f"{name}: looked for {', '.join(getattr(found, name))}" for name in missing)
+    raise DataError(
+        f"mapping {mapping} expects columns for {', '.join(needed)}, and there is none for "
+        f"{looked}; {_listed(columns)}; say which with --map {missing[0]}=COLUMN"
+    )
 
 
 def passed_columns(columns: Sequence[str], names: ColumnMap) -> tuple[str, ...]:
     """Columns that travel along unread: all that are not the first choice for anything."""
     taken: set[str] = set()
-    for name in _FIELDS:
+    for name in THINGS:
         chosen = [c for c in getattr(names, name) if c in columns]
         every = name in ("images", "options")
         # The row's own name is of use to whoever looks for it later.
@@ -199,6 +138,7 @@ def map_row(cells: Cells, names: ColumnMap, passed: Sequence[str]) -> MappedRow:
     if options and names.show_options and not shows_options(question, options):
         listed = "\n".join(f"{letter}. {text}" for letter, text in options.items())
         problem = f"{problem}\nOptions:\n{listed}"
+    answer = as_text(_first(cells, names.answer)) or ""
     images = _images(cells, names)
     if not images and names.images:
         refuse_hidden_picture(cells, passed)
@@ -207,10 +147,10 @@ def map_row(cells: Cells, names: ColumnMap, passed: Sequence[str]) -> MappedRow:
         row_id=as_text(_first(cells, names.id)) or "",
         problem=problem,
         question=question,
-        answer=as_text(_first(cells, names.answer)) or "",
+        answer=names.answer_words.get(answer, answer),
         images=tuple(images),
         options=options,
-        category=as_text(_first(cells, names.category)),
+        category=_label(_first(cells, names.category)),
         source=as_text(_first(cells, names.source)),
         passed={c: text for c in passed if (text := as_text(cells.get(c))) is not None},
     )
@@ -249,10 +189,6 @@ def _plain(value: object) -> str | None:
     return None if isinstance(value, bytes) else str(value)
 
 
-def _has(column: str, columns: Sequence[str]) -> bool:
-    return column in columns or column.partition(".")[0] in columns
-
-
 def _listed(columns: Sequence[str]) -> str:
     return f"the columns are {', '.join(columns) or 'none'}"
 
@@ -273,13 +209,20 @@ def _first(cells: Cells, names: Sequence[str]) -> Any:
     return next((value for n in names if (value := _cell(cells, n)) is not None), None)
 
 
+def _label(value: Any) -> str | None:
+    """A category as text; several are joined."""
+    items = literal(value) if isinstance(value, str) and value.startswith("[") else value
+    if not isinstance(items, list):
+        return as_text(value)
+    return ", ".join(text for item in items if (text := as_text(item)))
+
+
 def _options(cells: Cells, names: ColumnMap) -> dict[str, str]:
-    if len(names.options) > 1 and all(len(name) == 1 for name in names.options):
-        texts = {name: as_text(_cell(cells, name)) for name in names.options}
-        return {name: text for name, text in texts.items() if text is not None}
-    return {
-        k: t for k, v in parse_options(_first(cells, names.options)).items() if (t := as_text(v))
-    }
+    whole = parse_options(_first(cells, [name for name in names.options if len(name) > 1]))
+    single = {name: _cell(cells, name) for name in names.options if len(name) == 1}
+    texts = {letter: as_text(option) for letter, option in (whole or single).items()}
+    # A column an option may hold a text that is empty to the eye; a list of options has no gaps.
+    return {letter: text for letter, text in texts.items() if (text if whole else text is not None)}
 
 
 def _images(cells: Cells, names: ColumnMap) -> list[ImageRef]:

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from mupo_ray.data.columns import MAPPINGS, map_row, passed_columns, resolve_columns
+from mupo_ray.data.column_maps import MAPPINGS
+from mupo_ray.data.columns import map_row, passed_columns, resolve_columns
 from mupo_ray.data.contamination import ContaminationIndex, EvalRow
 from mupo_ray.data.image_store import Picture, PictureReader
 from mupo_ray.data.prepare_rows import read_pictures, row_fingerprint

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from mupo_ray.data.columns import ColumnMap, MappedRow, map_row
+from mupo_ray.data.column_maps import ColumnMap
+from mupo_ray.data.columns import MappedRow, map_row
 from mupo_ray.data.contamination import ContaminationIndex, Evidence, Fingerprint, fingerprint
 from mupo_ray.data.image_store import Picture, PictureReader, store_picture
 from mupo_ray.data.images import read_image

@@ -7,8 +7,8 @@ import datetime
 
 import pytest
 
+from mupo_ray.data.column_maps import MAPPINGS
 from mupo_ray.data.columns import (
-    MAPPINGS,
     MappedRow,
     as_text,
     map_row,
@@ -77,7 +77,7 @@ def test_own_words_win_and_reach_into_objects() -> None:
         (["problem=nope"], "no column 'nope'; the columns are question, answer"),
         (["colour=question"], "should read NAME=COLUMN"),
         (["problem"], "should read NAME=COLUMN"),
-        (["answer="], "no column for answer"),
+        (["answer="], "none for answer"),
     ],
 )
 def test_words_that_fit_no_column(overrides: list[str], complaint: str) -> None:
@@ -281,7 +281,7 @@ PUBLISHED = {
             "answer": "red",
             "question_type": "multi_choice",
             "answer_type": "text",
-            "metadata": {"category": "math-targeted-vqa", "source": "GeoQA+"},
+            "metadata": {"task": "geometry problem solving", "source": "GeoQA+"},
             "query": "Hint: ...",
         },
         "Which is longer?\nOptions:\nA. red\nB. blue",
@@ -331,6 +331,60 @@ PUBLISHED = {
         "Which?\nOptions: A: cat, B: dog",
         {},
     ),
+    "mathvision": (
+        {
+            "id": "7",
+            "question": "How many? <image1>",
+            "options": [],
+            "image": "images/7.jpg",
+            "decoded_image": {"bytes": GIF, "path": "7.jpg"},
+            "answer": "11",
+            "level": 2,
+            "subject": "counting",
+        },
+        "How many? <image>",
+        {},
+    ),
+    "logicvista": (
+        {
+            "_key": "v1_12",
+            "imagesource": "images/12.png",
+            "question": "Which shape comes next? Select from A, B, C or D.",
+            "answer": "C",
+            "skill": ["inductive"],
+            "capability": ["patterns", "diagrams"],
+        },
+        "Which shape comes next? Select from A, B, C or D.",
+        {},
+    ),
+    "hallusionbench": (
+        {
+            "category": "VD",
+            "subcategory": "illusion",
+            "visual_input": "1",
+            "set_id": "0",
+            "figure_id": "1",
+            "question_id": "0",
+            "question": "Is the left circle larger?",
+            "gt_answer": "0",
+            "filename": None,
+            "image": {"bytes": GIF, "path": None},
+        },
+        "Is the left circle larger?",
+        {},
+    ),
+    "mmvet": (
+        {
+            "question_id": "v1_3",
+            "question": "What is x?",
+            "image": {"bytes": GIF, "path": None},
+            "answer": "-1<AND>-5",
+            "image_source": "web",
+            "capability": ["ocr", "math"],
+        },
+        "What is x?",
+        {},
+    ),
     "vlmevalkit": (
         {
             "index": "9",
@@ -359,5 +413,49 @@ def test_ready_mappings_read_rows_as_published(name: str) -> None:
     row = mapped(cells, name)
     assert (row.problem, row.options) == (problem, options)
     assert len(row.images) == 1 and row.row_id
-    assert row.answer == str(cells["answer"])
+    assert row.answer == {"hallusionbench": "No"}.get(name, cells.get("answer"))
     assert row.category or name == "geometry3k"
+
+
+TABLE = {"index": "1", "image": LONG, "question": "Which?", "answer": "A"}
+# Columns that VLMEvalKit's tables of these sets have besides index, image, question and answer.
+VLMEVALKIT = {
+    "mathvista": ({"task": "geometry problem solving", "choices": "['1', '2']"}, "A", "12"),
+    "mathverse": ({"problem_version": "Vision Only", "question_for_eval": "q"}, "A", ""),
+    "mathvision": ({"choices": "['1', '2']", "category": "algebra"}, "A", "12"),
+    "logicvista": ({"skill": "['spatial', 'numerical']"}, "A", ""),
+    "wemath": ({"A": "1", "B": "2", "ID": "3steps_3", "knowledge concept": "x"}, "A", "12"),
+    "mmstar": ({"A": "1", "B": "2", "category": "math", "l2_category": "x"}, "A", "12"),
+    "hallusionbench": ({"category": "VD", "l2-category": "illusion"}, "Yes", ""),
+    "mmvet": ({"category": "ocr,math"}, "3", ""),
+}
+
+
+@pytest.mark.parametrize("name", VLMEVALKIT)
+def test_ready_mappings_read_rows_of_vlmevalkits_tables(name: str) -> None:
+    extra, answer, options = VLMEVALKIT[name]
+    row = mapped({**TABLE, "answer": answer, **extra}, name)
+    assert row.question == "Which?" and len(row.images) == 1
+    assert row.answer == answer
+    assert "".join(row.options.values()) == options
+    assert row.category == {"mathvista": "geometry problem solving", "mathverse": "Vision Only",
+        "mathvision": "algebra", "logicvista": "spatial, numerical", "wemath": "x",
+        "mmstar": "math", "hallusionbench": "illusion", "mmvet": "ocr,math"}[name]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [n for n in MAPPINGS if n not in ("generic", "vlmevalkit")])
+def test_a_file_of_another_layout_is_told_what_is_expected_and_what_there_is(name: str) -> None:
+    expected = ", ".join(MAPPINGS[name].required)
+    complaint = f"mapping {name} expects columns for {expected}, and there is none for .*colour$"
+    with pytest.raises(DataError, match=complaint.replace("$", "")) as caught:
+        resolve_columns(name, [], ["colour"])
+    assert "the columns are colour;" in str(caught.value)
+    for thing in MAPPINGS[name].required:
+        assert f"{thing}: looked for {', '.join(getattr(MAPPINGS[name], thing))}" in str(
+            caught.value
+        )
+
+
+def test_what_a_user_says_is_not_there_is_not_expected() -> None:
+    names = resolve_columns("mathvista", ["images=", "category="], ["question", "answer"])
+    assert (names.images, names.category) == ((), ())

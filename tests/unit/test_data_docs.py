@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from mupo_ray.data.columns import MAPPINGS
+from mupo_ray.data.column_maps import MAPPINGS
 from mupo_ray.data.images import load_image
 from mupo_ray.data.prepare import PrepareConfig, prepare
 from mupo_ray.data.prepare_report import PrepareReport
