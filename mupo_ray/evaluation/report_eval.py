@@ -48,8 +48,6 @@ class EvalFiles:
     results: EvalResults
     problems: dict[str, list[EvaluatedProblem]]
     """Set -> its problems."""
-    data: dict[str, str]
-    """Set -> data file that its pictures are in, where it is known."""
 
 
 _GROUPING, _SHARES = Grouping(), Shares()
@@ -73,7 +71,7 @@ def read_evaluation(folder: Path) -> EvalFiles:
         if not path.is_file():
             raise DataError(f"{path} does not exist; expected the samples of set {name!r}")
         problems[name] = load_problems(path)
-    return EvalFiles(results=results, problems=problems, data={})
+    return EvalFiles(results=results, problems=problems)
 
 
 def write_eval_report(
@@ -155,8 +153,8 @@ def _problems(files: Mapping[str, EvalFiles], grouping: Grouping, shares: Shares
     shown, pictures, counts = [], {}, []
     for number, name in enumerate(set_names({n: f.results for n, f in files.items()})):
         by_model = {n: f.problems[name] for n, f in files.items() if name in f.problems}
-        data = next((f.data[name] for f in files.values() if name in f.data), None)
-        pictures[name] = open_pictures(data)
+        asked = [f.results.sets[name] for f in files.values() if name in f.results.sets]
+        pictures[name] = open_pictures(next((s.data for s in asked if s.data is not None), None))
         chosen = choose(by_model, shares.problems_by_rule)
         shown += [
             Shown(key=f"p{number}-{i}", why=why, answers=answers)
