@@ -9,6 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mupo_ray.errors import DataError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
@@ -22,6 +24,7 @@ _RESPONSE = pa.struct(
         ("format", pa.float64()),
         ("extracted", pa.string()),
         ("reason", pa.string()),
+        ("score", pa.float64()),
     ]
 )
 _SCHEMA = pa.schema(
@@ -55,6 +58,9 @@ class JudgedResponse:
     extracted: str | None
     reason: str
     """Value of `mupo_ray.types.Reason`."""
+    score: float | None = None
+    """What a scorer that does not know the gold answer says, higher is better; for best-of-k. None
+    where nothing scored it."""
 
     @property
     def is_correct(self) -> bool:
@@ -100,8 +106,21 @@ def save_problems(path: Path, problems: Sequence[EvaluatedProblem]) -> None:
 
 
 def load_problems(path: Path) -> list[EvaluatedProblem]:
-    """Read what `save_problems` wrote."""
-    return [_problem(row) for row in pq.read_table(path, schema=_SCHEMA).to_pylist()]
+    """Read what `save_problems` wrote.
+
+    Raises:
+        DataError: there is no such file, or it holds something else.
+    """
+    try:
+        missing = set(_SCHEMA.names) - set(pq.read_schema(path).names)
+        if missing:
+            raise DataError(
+                f"{path} lacks the columns {sorted(missing)}; expected the samples of an "
+                "evaluation as this version writes them"
+            )
+        return [_problem(row) for row in pq.read_table(path, schema=_SCHEMA).to_pylist()]
+    except (OSError, pa.ArrowException) as err:
+        raise DataError(f"{path}: {err}; expected the samples of an evaluation") from err
 
 
 def _row(problem: EvaluatedProblem) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from mupo_ray.core.diversity import effective_strategies_of_embeddings, pairwise_diversity
 from mupo_ray.core.passk import any_of_k, pass_at_k_table
+from mupo_ray.core.voting import best_of_k, majority_at_k
+from mupo_ray.evaluation.answers import count_answers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,6 +46,33 @@ def any_values(problems: Sequence[EvaluatedProblem], ks: Sequence[int]) -> Float
     return np.stack([any_of_k(flags, k) for k in ks])
 
 
+def majority_values(problems: Sequence[EvaluatedProblem], ks: Sequence[int]) -> Floats:
+    """[K, P] chance that the most frequent answer of k samples is right."""
+    votes = [count_answers(problem) for problem in problems]
+    return np.stack(
+        [majority_at_k(v.num_samples, v.num_correct, v.wrong, ks) for v in votes], axis=1
+    )
+
+
+def best_values(problems: Sequence[EvaluatedProblem], ks: Sequence[int]) -> Floats:
+    """[K, P] chance that the best-scored of k samples is right; NaN where one has no score."""
+    columns = []
+    for problem in problems:
+        scores = [response.score for response in problem.samples]
+        flags = [response.is_correct for response in problem.samples]
+        known = np.array([np.nan if score is None else score for score in scores], np.float64)
+        is_known = not np.isnan(known).any()
+        columns.append(best_of_k(flags, known, ks) if is_known else np.full(len(ks), np.nan))
+    return np.stack(columns, axis=1)
+
+
+def entropy(counts: Sequence[int]) -> float:
+    """Nat: entropy of the shares of these counts, at least one of them above 0."""
+    shares = np.array([count for count in counts if count], np.float64)
+    shares /= shares.sum()
+    return max(0.0, float(-(shares * np.log(shares)).sum()))
+
+
 def _greedy_accuracy(problem: EvaluatedProblem) -> float:
     return np.nan if problem.greedy is None else float(problem.greedy.is_correct)
 
@@ -62,6 +91,11 @@ def _effective_strategies(problem: EvaluatedProblem) -> float:
     if vectors is None or len(vectors) < 2:
         return np.nan
     return effective_strategies_of_embeddings(vectors)
+
+
+def _answer_entropy(problem: EvaluatedProblem) -> float:
+    given = count_answers(problem).given
+    return entropy(given) if given else np.nan
 
 
 def _length(problem: EvaluatedProblem) -> float:
@@ -85,6 +119,7 @@ PLAIN_MEASURES: dict[str, Callable[[EvaluatedProblem], float]] = {
     "acc@1_sampled": _sampled_accuracy,
     "diversity": _diversity,
     "effective_strategies": _effective_strategies,
+    "answer_entropy": _answer_entropy,
     "length": _length,
     "truncated_frac": _truncated,
     "format": _format,

@@ -1,0 +1,269 @@
+"""From judged samples to `results.json`: every measure with its interval, or why it is left out.
+
+    problems --values.py, strategies.py--> a row a measure: one number a problem
+             --score_interval--> Estimates over all problems, a category, the mean of categories
+
+docs/evaluation.md has the formulas.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mupo_ray.core.intervals import score_interval
+from mupo_ray.data.puzzles import Strategy
+from mupo_ray.evaluation.results import (
+    Estimate,
+    Estimates,
+    EvalResults,
+    IntervalSettings,
+    LeftOut,
+    SamplingSettings,
+    SetResults,
+    StrategyResults,
+)
+from mupo_ray.evaluation.strategies import FIRST_SAMPLES, is_puzzle, strategy_values
+from mupo_ray.evaluation.values import (
+    PLAIN_MEASURES,
+    Floats,
+    any_values,
+    best_values,
+    fewest_samples,
+    majority_values,
+    pass_values,
+    plain_values,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from mupo_ray.evaluation.samples import EvaluatedProblem
+
+    Places = NDArray[np.intp]
+
+LEVEL = 0.95
+"""Level of the intervals where no other is asked for."""
+
+# Kind of measure -> its [K, P] values; a name in tables is `pass@4`, `best-of-4`.
+_OF_K = {
+    "pass@": pass_values,
+    "any-of-": any_values,
+    "majority@": majority_values,
+    "best-of-": best_values,
+}
+_NO_SAMPLES = "no problem has samples"
+_NO_VECTORS = "no problem has embeddings of two samples or more"
+_WHY_NONE = {
+    "acc@1": "no problem has a greedy answer",
+    "diversity": _NO_VECTORS,
+    "effective_strategies": _NO_VECTORS,
+    "answer_entropy": "no sample has an answer",
+    "best-of-k": "no problem has a score of each of its samples",
+    "strategies/entropy": "no response is recognised",
+    "strategies/fidelity": "no response is recognised",
+    "strategies/num_in_first_8": f"no problem has {FIRST_SAMPLES} samples",
+}
+
+
+def measure_evaluation(
+    sets: Mapping[str, Sequence[EvaluatedProblem]],
+    *,
+    model: str,
+    created: str,
+    sampling: SamplingSettings,
+    ks: Iterable[int] = (),
+    level: float = LEVEL,
+) -> EvalResults:
+    """Measure all sets of an evaluation.
+
+    Args:
+        sets: name -> its problems.
+        model: what was evaluated.
+        created: when, ISO 8601.
+        sampling: how.
+        ks: values of k that are listed as left out where they cannot be estimated. All k from 1 to
+            the fewest samples of a problem are measured in any case.
+        level: of the intervals.
+
+    Raises:
+        ValueError: no sets, or one without problems.
+    """
+    if not sets:
+        raise ValueError("sets is empty; at least one is needed")
+    for name, problems in sets.items():
+        if not problems:
+            raise ValueError(f"set {name!r} has no problems; at least one is needed")
+    limit, asked = sampling.max_new_tokens, tuple(sorted(set(ks)))
+    micro = macro = None
+    if len(sets) > 1:
+        everything = _Table.of([p for problems in sets.values() for p in problems], limit, asked)
+        ends = np.cumsum([len(problems) for problems in sets.values()])
+        micro = everything.estimates([np.arange(ends[-1])], level)
+        macro = everything.estimates(np.split(np.arange(ends[-1]), ends[:-1]), level)
+    return EvalResults(
+        model=model,
+        created=created,
+        sampling=sampling,
+        intervals=IntervalSettings(level=level),
+        sets={
+            name: _set(_Table.of(problems, limit, asked), level) for name, problems in sets.items()
+        },
+        micro=micro,
+        macro=macro,
+    )
+
+
+def _set(measured: _Table, level: float) -> SetResults:
+    categories = [problem.category for problem in measured.problems]
+    places = {
+        name: np.flatnonzero([category == name for category in categories])
+        for name in sorted({category for category in categories if category is not None})
+    }
+    has_all = bool(places) and None not in categories
+    return SetResults(
+        micro=measured.estimates([np.arange(len(categories))], level),
+        macro=measured.estimates(list(places.values()), level) if has_all else None,
+        by_category={name: measured.estimates([place], level) for name, place in places.items()},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A measure of P problems; NaN where one has no value."""
+
+    values: Floats
+    bounds: tuple[float, float] = (0.0, 1.0)
+    weights: Floats | None = None
+
+    def estimate(self, parts: Sequence[Places], level: float) -> Estimate | None:
+        """Mean over parts of the mean over each; None where a part has no value."""
+        known = [part[~np.isnan(self.values[part])] for part in parts]
+        if not all(part.size for part in known):
+            return None
+        found = score_interval(
+            [self.values[part] for part in known],
+            bounds=self.bounds,
+            level=level,
+            weights=None if self.weights is None else [self.weights[part] for part in known],
+        )
+        return Estimate(
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            num_problems=sum(part.size for part in known),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """All measures of some problems, out of which estimates over any of them are made."""
+
+    problems: Sequence[EvaluatedProblem]
+    rows: dict[str, _Row]
+    fewest: int
+    asked: tuple[int, ...]
+    has_strategies: bool
+
+    @classmethod
+    def of(cls, problems: Sequence[EvaluatedProblem], limit: int, asked: tuple[int, ...]) -> _Table:
+        bounds = _bounds(problems, limit)
+        rows = {
+            name: _Row(values=plain_values(problems, name), bounds=bounds.get(name, (0.0, 1.0)))
+            for name in PLAIN_MEASURES
+        }
+        fewest = fewest_samples(problems)
+        ks = range(1, fewest + 1)
+        for kind, values_of in _OF_K.items() if fewest else ():
+            values = values_of(problems, ks)
+            rows |= {f"{kind}{k}": _Row(values=values[k - 1]) for k in ks}
+        has_strategies = fewest > 0 and all(map(is_puzzle, problems))
+        if has_strategies:
+            rows |= _strategy_rows(problems)
+        return cls(
+            problems=problems,
+            rows=rows,
+            fewest=fewest,
+            asked=asked,
+            has_strategies=has_strategies,
+        )
+
+    def estimates(self, parts: Sequence[Places], level: float) -> Estimates:
+        found = {name: row.estimate(parts, level) for name, row in self.rows.items()}
+        known = {name: estimate for name, estimate in found.items() if estimate is not None}
+        members = [self.problems[i] for part in parts for i in part]
+        reasons = Counter(r.reason for problem in members for r in problem.samples)
+        return Estimates(
+            num_problems=len(members),
+            num_samples=reasons.total(),
+            measures={name: known[name] for name in PLAIN_MEASURES if name in known},
+            pass_at_k=self._of_k(known, "pass@"),
+            any_of_k=self._of_k(known, "any-of-"),
+            majority_at_k=self._of_k(known, "majority@"),
+            best_of_k=self._of_k(known, "best-of-"),
+            reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
+            left_out=self._left_out(known, has_parts=len(parts) > 1),
+            strategies=self._strategies(known) if self.has_strategies else None,
+        )
+
+    def _of_k(self, known: Mapping[str, Estimate], kind: str) -> dict[int, Estimate]:
+        names = {k: f"{kind}{k}" for k in range(1, self.fewest + 1)}
+        return {k: known[name] for k, name in names.items() if name in known}
+
+    def _left_out(self, known: Mapping[str, Estimate], *, has_parts: bool) -> tuple[LeftOut, ...]:
+        # A measure of k is there for all k or for none, but for those beyond the samples.
+        missing = {
+            "best-of-k" if name.startswith("best-of-") else name: None
+            for name in self.rows
+            if name not in known
+        }
+        where = "; the mean needs a value of each part" if has_parts else ""
+        left_out = [
+            LeftOut(measure=name, reason=_WHY_NONE.get(name, _NO_SAMPLES) + where)
+            for name in missing
+        ]
+        for k in self.asked:
+            if k > self.fewest:
+                reason = f"needs {k} samples of every problem; the fewest are {self.fewest}"
+                left_out += [LeftOut(measure=f"{kind}{k}", reason=reason) for kind in _OF_K]
+        return tuple(left_out)
+
+    def _strategies(self, known: Mapping[str, Estimate]) -> StrategyResults:
+        return StrategyResults(
+            shares={
+                name.removeprefix("strategies/share/"): estimate
+                for name, estimate in known.items()
+                if name.startswith("strategies/share/")
+            },
+            entropy=known.get("strategies/entropy"),
+            num_in_first_8=known.get("strategies/num_in_first_8"),
+            fidelity=known.get("strategies/fidelity"),
+        )
+
+
+def _bounds(problems: Sequence[EvaluatedProblem], limit: int) -> dict[str, tuple[float, float]]:
+    """Range of the measures that are no shares."""
+    most = max(max((len(problem.samples) for problem in problems), default=0), 2)
+    longest = max((r.num_tokens for problem in problems for r in problem.samples), default=0)
+    return {
+        "diversity": (0.0, 2.0),
+        "effective_strategies": (0.0, float(most)),
+        "answer_entropy": (0.0, math.log(most)),
+        "length": (0.0, float(max(limit, longest))),
+    }
+
+
+def _strategy_rows(problems: Sequence[EvaluatedProblem]) -> dict[str, _Row]:
+    seen = strategy_values(problems)
+    most = float(len(Strategy))
+    return {
+        **{f"strategies/share/{name}": _Row(values=row) for name, row in seen.shares.items()},
+        "strategies/entropy": _Row(values=seen.entropy, bounds=(0.0, math.log(most))),
+        "strategies/num_in_first_8": _Row(values=seen.num_in_first_8, bounds=(0.0, most)),
+        "strategies/fidelity": _Row(values=seen.fidelity, weights=seen.num_recognised),
+    }
