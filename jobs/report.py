@@ -1,6 +1,8 @@
-"""Compare runs: a table here and one self-contained page.
+"""Compare runs and evaluations: a table here and one self-contained page.
 
 python jobs/report.py RUN_DIR [RUN_DIR ...] --out report.html
+
+A RUN_DIR is the folder of a training run or of an evaluation; a page may hold both.
 """
 
 from __future__ import annotations
@@ -17,18 +19,35 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run_dirs", nargs="+", type=Path, metavar="RUN_DIR")
     parser.add_argument("--out", type=Path, default=Path("report.html"))
-    parser.add_argument("--title", default="Training report")
+    parser.add_argument("--title", help="of the page; says what it reports on if not given")
     args = parser.parse_args(argv)
     try:
-        from mupo_ray.evaluation.report import comparison_table, write_report
-
-        runs = _named(args.run_dirs)
-        path = write_report(runs, args.out, args.title)
-        print(f"{comparison_table(runs)}\n\nreport  {path}")
+        print(_report(_named(args.run_dirs), args.out, args.title))
     except MupoError as err:
         print(f"error: {err}", file=sys.stderr)
         return 1
     return 0
+
+
+def _report(folders: dict[str, Path], out: Path, title: str | None) -> str:
+    """Write the page; returns tables and the page's path for the terminal."""
+    from mupo_ray.evaluation.report import comparison_table, write_report
+    from mupo_ray.evaluation.report_estimates import results_table
+    from mupo_ray.evaluation.report_eval import is_evaluation, write_eval_report
+    from mupo_ray.evaluation.results import RESULTS_FILE, load_results
+
+    evaluations = {name: folder for name, folder in folders.items() if is_evaluation(folder)}
+    runs = {name: folder for name, folder in folders.items() if name not in evaluations}
+    if runs:
+        path = write_report(runs, out, title or "Training report", evaluations=evaluations)
+    else:
+        path = write_eval_report(evaluations, out, title or "Evaluation report")
+    said = [comparison_table(runs)] if runs else []
+    if evaluations:
+        said.append(
+            results_table({n: load_results(f / RESULTS_FILE) for n, f in evaluations.items()})
+        )
+    return "\n\n".join([*said, f"report  {path}"])
 
 
 def _named(folders: list[Path]) -> dict[str, Path]:

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mupo_ray.errors import DataError
 from mupo_ray.evaluation.report_curves import curves_section
 from mupo_ray.evaluation.report_estimates import set_names
 from mupo_ray.evaluation.report_measures import categories_section, measures_section
@@ -50,6 +49,9 @@ class EvalFiles:
     """Set -> its problems."""
 
 
+SAMPLES_FILE = "samples.parquet"
+"""In the folder of each set."""
+
 _GROUPING, _SHARES = Grouping(), Shares()
 
 
@@ -65,12 +67,7 @@ def read_evaluation(folder: Path) -> EvalFiles:
         DataError: the folder is not that of an evaluation.
     """
     results = load_results(folder / RESULTS_FILE)
-    problems = {}
-    for name in results.sets:
-        path = folder / name / "samples.parquet"
-        if not path.is_file():
-            raise DataError(f"{path} does not exist; expected the samples of set {name!r}")
-        problems[name] = load_problems(path)
+    problems = {name: load_problems(folder / name / SAMPLES_FILE) for name in results.sets}
     return EvalFiles(results=results, problems=problems)
 
 

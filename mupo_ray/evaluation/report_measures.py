@@ -45,9 +45,9 @@ def measures_section(results: Mapping[str, EvalResults]) -> str:
     levels = sorted({found.intervals.level for found in results.values()})
     said = " or ".join(f"{level:.0%}" for level in levels)
     return (
-        f'<p class="hint">Small figures: {said} bootstrap interval over questions. Models that '
-        "answer the same questions may differ although their intervals overlap; the paired tests "
-        f"of a comparison tell.</p>{''.join(parts)}"
+        f'<p class="hint">Small figures: {said} interval, had other questions been drawn. Models '
+        "that answer the same questions may differ although their intervals overlap; the paired "
+        f"tests of a comparison tell.</p>{''.join(parts)}"
     )
 
 

@@ -203,7 +203,7 @@ def comparison_table(runs: Mapping[str, Path]) -> str:
         values = [summaries[n].step_s.get(key) if n in summaries else None for n in columns]
         label = "s/step, median" if key == "median" else f"  {key}"
         cells.append([label, *(_number(value, 2) for value in values)])
-    return _aligned([["", *columns], *cells])
+    return aligned([["", *columns], *cells])
 
 
 def _figures(step: int, values: Mapping[str, float]) -> Figures:
@@ -248,7 +248,8 @@ def _number(value: float | None, digits: int) -> str:
     return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
 
 
-def _aligned(rows: Sequence[Sequence[str]]) -> str:
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Rows of cells as lines for a terminal; the first column stands left, the others right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
 
     def line(row: Sequence[str]) -> Iterator[str]:
