@@ -1,4 +1,4 @@
-"""Estimates of pass@k from n samples a problem, and their uncertainty."""
+"""Estimates of pass@k from n samples a problem."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-
-from mupo_ray.core.seeding import derive_seed
 
 
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
@@ -78,34 +76,3 @@ def any_of_k(is_correct: Sequence[ArrayLike], k: int) -> NDArray[np.float64]:
         flags[place, : num_blocks[place] * k] = row[: num_blocks[place] * k]
     hits: NDArray[np.int64] = flags.reshape(len(rows), most, k).any(2).sum(1)
     return hits / num_blocks
-
-
-def bootstrap_interval(
-    values: ArrayLike, *, seed: int, level: float = 0.95, num_resamples: int = 2000
-) -> tuple[float, float]:
-    """Percentile bootstrap interval of a mean over problems.
-
-    Args:
-        values: [P] one number a problem, for instance its pass@k.
-        seed: of the resampling.
-        level: share of resampled means inside.
-        num_resamples: how many.
-
-    Returns:
-        Lower and upper end.
-
-    Raises:
-        ValueError: no values, or `level` outside (0, 1).
-    """
-    sample = np.asarray(values, np.float64).reshape(-1)
-    if sample.size == 0:
-        raise ValueError("values must not be empty: a mean of no problems has no interval")
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level must be between 0 and 1, got {level}")
-    rng = np.random.default_rng(derive_seed(seed, "bootstrap"))
-    means = np.array(
-        [sample[rng.integers(sample.size, size=sample.size)].mean() for _ in range(num_resamples)]
-    )
-    tail = (1.0 - level) / 2.0
-    low, high = np.quantile(means, [tail, 1.0 - tail])
-    return float(low), float(high)

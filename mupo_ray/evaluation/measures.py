@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -50,12 +51,12 @@ if TYPE_CHECKING:
 LEVEL = 0.95
 """Level of the intervals where no other is asked for."""
 
-# Kind of measure -> its [K, P] values; a name in tables is `pass@4`, `best-of-4`.
+# Kind of measure -> its [K, P] values; a name in tables is `pass@4`, `best@4`.
 _OF_K = {
     "pass@": pass_values,
-    "any-of-": any_values,
+    "any@": any_values,
     "majority@": majority_values,
-    "best-of-": best_values,
+    "best@": best_values,
 }
 _NO_SAMPLES = "no problem has samples"
 _NO_VECTORS = "no problem has embeddings of two samples or more"
@@ -64,7 +65,7 @@ _WHY_NONE = {
     "diversity": _NO_VECTORS,
     "effective_strategies": _NO_VECTORS,
     "answer_entropy": "no sample has an answer",
-    "best-of-k": "no problem has a score of each of its samples",
+    "best@k": "no problem has a score of each of its samples",
     "strategies/entropy": "no response is recognised",
     "strategies/fidelity": "no response is recognised",
     "strategies/num_in_first_8": f"no problem has {FIRST_SAMPLES} samples",
@@ -77,6 +78,7 @@ def measure_evaluation(
     model: str,
     created: str,
     sampling: SamplingSettings,
+    data: Mapping[str, str] = MappingProxyType({}),
     ks: Iterable[int] = (),
     level: float = LEVEL,
 ) -> EvalResults:
@@ -87,6 +89,7 @@ def measure_evaluation(
         model: what was evaluated.
         created: when, ISO 8601.
         sampling: how.
+        data: name of a set -> where its problems came from, as far as it is known.
         ks: values of k that are listed as left out where they cannot be estimated. All k from 1 to
             the fewest samples of a problem are measured in any case.
         level: of the intervals.
@@ -112,15 +115,38 @@ def measure_evaluation(
         sampling=sampling,
         intervals=IntervalSettings(level=level),
         sets={
-            name: _set(_Table.of(problems, limit, asked), level) for name, problems in sets.items()
+            name: replace(
+                measure_set(problems, limit=limit, ks=asked, level=level), data=data.get(name)
+            )
+            for name, problems in sets.items()
         },
         micro=micro,
         macro=macro,
     )
 
 
-def _set(measured: _Table, level: float) -> SetResults:
-    categories = [problem.category for problem in measured.problems]
+def measure_set(
+    problems: Sequence[EvaluatedProblem],
+    *,
+    limit: int,
+    ks: Iterable[int] = (),
+    level: float = LEVEL,
+) -> SetResults:
+    """Measure one set: all its problems, each category, and the mean of categories.
+
+    Args:
+        problems: of the set.
+        limit: most tokens that a response may have.
+        ks: as for `measure_evaluation`.
+        level: of the intervals.
+
+    Raises:
+        ValueError: no problems.
+    """
+    if not problems:
+        raise ValueError("problems is empty; at least one is needed")
+    measured = _Table.of(problems, limit, tuple(sorted(set(ks))))
+    categories = [problem.category for problem in problems]
     places = {
         name: np.flatnonzero([category == name for category in categories])
         for name in sorted({category for category in categories if category is not None})
@@ -203,9 +229,9 @@ class _Table:
             num_samples=reasons.total(),
             measures={name: known[name] for name in PLAIN_MEASURES if name in known},
             pass_at_k=self._of_k(known, "pass@"),
-            any_of_k=self._of_k(known, "any-of-"),
+            any_of_k=self._of_k(known, "any@"),
             majority_at_k=self._of_k(known, "majority@"),
-            best_of_k=self._of_k(known, "best-of-"),
+            best_of_k=self._of_k(known, "best@"),
             reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
             left_out=self._left_out(known, has_parts=len(parts) > 1),
             strategies=self._strategies(known) if self.has_strategies else None,
@@ -218,7 +244,7 @@ class _Table:
     def _left_out(self, known: Mapping[str, Estimate], *, has_parts: bool) -> tuple[LeftOut, ...]:
         # A measure of k is there for all k or for none, but for those beyond the samples.
         missing = {
-            "best-of-k" if name.startswith("best-of-") else name: None
+            "best@k" if name.startswith("best@") else name: None
             for name in self.rows
             if name not in known
         }

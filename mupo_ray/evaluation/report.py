@@ -15,10 +15,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mupo_ray.config import Config
-from mupo_ray.core.passk import bootstrap_interval
+from mupo_ray.evaluation.measures import measure_set
 from mupo_ray.evaluation.report_cohorts import cohort_html, cohort_steps, run_pictures
 from mupo_ray.evaluation.report_eval import eval_intro, eval_sections, read_evaluation
 from mupo_ray.evaluation.report_page import legend, page, save_page, table
@@ -41,7 +39,6 @@ from mupo_ray.evaluation.summary import (
     summarise,
     summarise_run,
 )
-from mupo_ray.evaluation.values import any_values, fewest_samples, pass_values, plain_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -141,7 +138,7 @@ def _final_table(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSumma
         return '<p class="hint">No evaluation was made in these runs.</p>'
     rows.append(["after steps", *(cell(f.step, None, 0) for _, f, _ in columns)])
     note = (
-        '<p class="hint">Small figures: 95 % bootstrap interval over questions. The runs answer '
+        '<p class="hint">Small figures: 95 % interval over questions. The runs answer '
         "the same questions, so intervals that overlap may still hide a difference.</p>"
         if any(spread)
         else ""
@@ -158,22 +155,17 @@ def _intervals(run: RunFiles, step: int | None) -> dict[str, tuple[float, float]
     if not path.is_file():
         return {}
     problems = load_problems(path)
-    ks = [
-        int(key.rpartition("@")[2])
-        for row in run.rows
-        if row["step"] == step
-        for key in row
-        if "/pass@" in key
-    ]
-    found = {
-        name: plain_values(problems, name)
-        for name in ("acc@1", "acc@1_sampled", "diversity", "effective_strategies")
+    if not problems:
+        return {}
+    measured = measure_set(problems, limit=0).micro
+    found = measured.measures | {f"pass@{k}": e for k, e in measured.pass_at_k.items()}
+    if 4 in measured.any_of_k:
+        found["acc@4"] = measured.any_of_k[4]
+    return {
+        name: (e.low, e.high)
+        for name, e in found.items()
+        if e.low is not None and e.high is not None
     }
-    if fewest_samples(problems) >= 4:
-        found["acc@4"] = any_values(problems, [4])[0]
-    found |= {f"pass@{k}": row for k, row in zip(ks, pass_values(problems, ks), strict=True)}
-    known = {name: values[~np.isnan(values)] for name, values in found.items()}
-    return {name: bootstrap_interval(v, seed=0) for name, v in known.items() if v.size}
 
 
 def _cohort_section(files: Mapping[str, RunFiles]) -> str:

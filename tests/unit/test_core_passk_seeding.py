@@ -9,7 +9,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from mupo_ray.core.passk import any_of_k, bootstrap_interval, pass_at_k, pass_at_k_table
+from mupo_ray.core.passk import any_of_k, pass_at_k, pass_at_k_table
 from mupo_ray.core.seeding import derive_seed
 
 
@@ -54,18 +54,6 @@ def test_any_of_k_uses_disjoint_blocks():
     assert any_of_k(flags, 4).tolist() == [1.0, 0.0, 0.5, 0.0]
     with pytest.raises(ValueError, match="problem 1 has 3 samples"):
         any_of_k([[1] * 4, [1] * 3], 4)
-
-
-def test_bootstrap_interval():
-    assert bootstrap_interval([0.5] * 9, seed=1) == (0.5, 0.5)
-    values = np.repeat([0.0, 1.0], 200)
-    low, high = bootstrap_interval(values, seed=1)
-    # Normal theory: 0.5 -+ 1.96 * 0.5 / 20.
-    assert (low, high) == pytest.approx((0.451, 0.549), abs=0.008)
-    assert bootstrap_interval(values, seed=1) == (low, high)
-    assert bootstrap_interval(values, seed=1, level=0.5)[0] > low
-    with pytest.raises(ValueError, match="empty"):
-        bootstrap_interval([], seed=0)
 
 
 def test_seeds_are_the_same_in_another_process():

@@ -52,7 +52,7 @@ def test_more_samples_than_there_are_is_left_out_with_a_reason():
     for values in (found.pass_at_k, found.any_of_k, found.majority_at_k):
         assert set(values) == {1, 2, 3}
     expected = "needs 5 samples of every problem; the fewest are 3"
-    for name in ("pass@5", "any-of-5", "majority@5", "best-of-5"):
+    for name in ("pass@5", "any@5", "majority@5", "best@5"):
         assert reason_of(found, name) == expected
     assert "pass@1" not in {item.measure for item in found.left_out}
 
@@ -111,7 +111,7 @@ def test_what_was_not_asked_for_is_left_out():
     assert reason_of(found, "acc@1") == "no problem has a greedy answer"
     assert "embeddings" in reason_of(found, "diversity")
     assert reason_of(found, "answer_entropy") == "no sample has an answer"
-    assert "score" in reason_of(found, "best-of-k")
+    assert "score" in reason_of(found, "best@k")
     assert found.strategies is None and found.best_of_k == {}
     bare = measure([problem("a", [], greedy=RIGHT), problem("b", [], greedy="1")], ks=[1]).micro
     assert {name: e.value for name, e in bare.measures.items()} == {"acc@1": 0.5}
@@ -149,7 +149,8 @@ def test_micro_counts_problems_and_macro_categories():
 
 def test_over_sets_each_problem_or_each_set_counts():
     found = measure_evaluation(
-        {
+        data={"easy": "easy.parquet"},
+        sets={
             "easy": [problem(str(i), [RIGHT, RIGHT, RIGHT]) for i in range(3)],
             "hard": [problem("x", ["1", "1"])],
         },
@@ -158,6 +159,7 @@ def test_over_sets_each_problem_or_each_set_counts():
         sampling=SAMPLING,
     )
     assert found.micro.pass_at_k[1].value == 0.75 and found.macro.pass_at_k[1].value == 0.5
+    assert (found.sets["easy"].data, found.sets["hard"].data) == ("easy.parquet", None)
     # Over both sets, every problem has two samples; the easy set alone has three.
     assert set(found.micro.pass_at_k) == {1, 2} and set(found.sets["easy"].micro.pass_at_k) == {
         1,
