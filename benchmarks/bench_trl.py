@@ -224,23 +224,22 @@ def marking_callback(turn: Turn) -> Any:
 
 
 def our_turn(model: Path, data: Path, folder: Path, num_steps: int) -> dict[str, Turn]:
-    """Runs on the real stack, one after the other on the same engine."""
+    """Runs on the real stack, one after the other on the same engine and workers."""
     from mupo_ray.observability.tracker import read_jsonl
-    from mupo_ray.rollout.services import services_of
-    from mupo_ray.sync.placement import wait_for_plan
     from mupo_ray.train.launch import connect, run_training
+    from mupo_ray.train.session import open_session
 
     configs = {label: our_config(label, model, data, folder, num_steps) for label in OURS}
     first = configs["ours grpo"]
     connect(first)
     turns = {}
-    with services_of(first, wait_for_plan(first)) as services:
+    with open_session(first) as session:
         for label, config in configs.items():
             shutil.rmtree(config.run_dir, ignore_errors=True)
             turn = Turn()
             path = config.run_dir / "metrics.jsonl"
             with marking_lines(path, turn):
-                run_training(config, services=services)
+                run_training(config, session=session)
             turn.rows = read_jsonl(path)
             turn.lengths = [row["response/length/mean"] for row in turn.rows]
             turns[label] = turn

@@ -70,21 +70,18 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
         # Meanwhile, on another core.
         from mupo_ray.evaluation.report import comparison_table, write_report
         from mupo_ray.observability.follow import following, set_up_logging
-        from mupo_ray.rollout.services import services_of
-        from mupo_ray.sync.placement import live_cluster, render, wait_for_plan
         from mupo_ray.train.launch import connect, run_training
+        from mupo_ray.train.session import open_session
 
         set_up_logging()
         connect(runs["mupo"])
-    plan = wait_for_plan(runs["mupo"])
-    print(render(plan, live_cluster()), flush=True)
-    with services_of(runs["mupo"], plan) as services:
+    with open_session(runs["mupo"]) as session:
         for name, config in runs.items():
             # The demo shows a run from its start; what an earlier one left would be resumed.
             shutil.rmtree(config.run_dir, ignore_errors=True)
             print(f"\ntraining {name}, {steps} steps", flush=True)
             with following(config):
-                run_training(config, services=services)
+                run_training(config, session=session)
     folders = {name: config.run_dir for name, config in runs.items()}
     write_report(folders, folder / "report.html", title="GRPO and MUPO on picture puzzles")
     wall_s, peak = round(time.monotonic() - began, 1), watch.stop()

@@ -12,6 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from mupo_ray.config import Config
     from mupo_ray.rollout.services import Services
+    from mupo_ray.train.session import Session
 
 # Before torch, vLLM or Ray is imported, and inherited by every process that tests start.
 os.environ.update(
@@ -116,6 +117,15 @@ def services(ray_local: None, make_config: MakeConfig) -> Iterator[Services]:
 
     config = make_config("services")
     with services_of(config, wait_for_plan(config)) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def session(services: Services, make_config: MakeConfig) -> Iterator[Session]:
+    """One train worker beside `services`, started once for all tests."""
+    from mupo_ray.train.session import open_session
+
+    with open_session(make_config("session"), services) as running:
         yield running
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,6 +129,20 @@ def latest_complete(run_dir: Path) -> Path | None:
         except CheckpointError as err:
             _LOGGER.warning("passed over: %s", err)
     return max(found)[1] if found else None
+
+
+def keep_latest(run_dir: Path, keep: int) -> None:
+    """Remove all but the newest whole checkpoints below a run's folder.
+
+    Args:
+        run_dir: of the run; all ranks have written.
+        keep: how many stay.
+    """
+    found = sorted(path.parent for path in run_dir.glob(f"step_*/{STATE_FILE}"))
+    for folder in found[:-keep]:
+        # Without its state it is no checkpoint, should removing be cut short.
+        (folder / STATE_FILE).unlink()
+        shutil.rmtree(folder)
 
 
 def _read(folder: Path) -> tuple[RunState, dict[str, Any]]:

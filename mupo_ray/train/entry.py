@@ -35,6 +35,13 @@ def train_loop(inputs: dict[str, Any]) -> None:
     run(inputs)
 
 
+def train_runs(inputs: dict[str, Any]) -> None:
+    """The same of a session; see `mupo_ray.train.loop.train_runs`."""
+    from mupo_ray.train.loop import train_runs as run
+
+    run(inputs)
+
+
 def hash_of(config: Config) -> str:
     """Fingerprint of all that decides a run's numbers."""
     text = config.model_dump_json(exclude=_MAY_CHANGE)

@@ -22,9 +22,7 @@ from mupo_ray.data.schema import open_table
 from mupo_ray.errors import CheckpointError, MupoError, TrainingError
 from mupo_ray.rewards.extra import load_extra_rewards
 from mupo_ray.rollout.services import (
-    Services,
     Switchboard,
-    fingerprint,
     start_services,
     stop_services,
     wait_for_cards,
@@ -33,11 +31,13 @@ from mupo_ray.sync.placement import live_cluster, render, wait_for_plan
 from mupo_ray.train.entry import FAILURE_FILE, hash_of, make_renderer, train_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from mupo_ray.config import Config
+    from mupo_ray.rollout.services import Services
     from mupo_ray.sync.placement import PlacementPlan
+    from mupo_ray.train.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -84,13 +84,13 @@ def connect(config: Config) -> None:
 
 
 def run_training(
-    config: Config, *, services: Services | None = None, stop_after_step: int | None = None
+    config: Config, *, session: Session | None = None, stop_after_step: int | None = None
 ) -> Path:
     """Train one run to its end, resuming what its folder holds.
 
     Args:
         config: the run; Ray must be connected.
-        services: running ones to use; started and stopped here where None.
+        session: running workers and services to use; started and stopped here where None.
         stop_after_step: end early after this many finished steps, with a checkpoint.
 
     Returns:
@@ -101,21 +101,35 @@ def run_training(
     """
     run_dir = config.run_dir
     config_hash = hash_of(config)
+    if session is not None:
+        session.check_fits(config)
     check_inputs(config)
     _check_same_run(config)
     run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / FAILURE_FILE).unlink(missing_ok=True)
-    plan = wait_for_plan(config) if services is None else None
+    failure_file = run_dir / FAILURE_FILE
+    failure_file.unlink(missing_ok=True)
+    plan = wait_for_plan(config) if session is None else None
     if plan is not None:
         logger.info("placement\n%s", render(plan, live_cluster()))
     save_resolved(config, run_dir, placement=None if plan is None else plan.as_dict())
     config = resolve_paths(config)
-    switchboard = ray.remote(Switchboard).options(num_cpus=0).remote()
+    task = {
+        "config": config.model_dump_json(),
+        "config_hash": config_hash,
+        "stop_after_step": stop_after_step,
+        "max_failures": config.train.max_failures,
+    }
     try:
-        with _serving(config, plan, services, switchboard):
-            _fit(config, config_hash, switchboard, stop_after_step)
-    finally:
-        ray.kill(switchboard)
+        if session is None:
+            _train_alone(config, plan, task)
+        else:
+            session.train(task)
+    except Exception:
+        if not failure_file.exists():
+            raise
+    if failure_file.exists():
+        record = json.loads(failure_file.read_text())
+        raise getattr(errors, record["type"], TrainingError)(record["message"])
     return run_dir
 
 
@@ -159,14 +173,33 @@ def _differences(before: Config, now: Config) -> str:
     return ", ".join(shown) + (", ..." if len(changed) > len(shown) else "")
 
 
+def _train_alone(config: Config, plan: PlacementPlan | None, task: dict[str, Any]) -> None:
+    switchboard = ray.remote(Switchboard).options(num_cpus=0).remote()
+    trainer = make_trainer(
+        config,
+        train_loop,
+        {**task, "switchboard": switchboard},
+        name=config.run.name,
+        max_failures=config.train.max_failures,
+        num_to_keep=config.checkpoint.keep,
+    )
+    try:
+        with serving(config, plan, None, switchboard):
+            trainer.fit()
+    except MupoError:
+        raise
+    except Exception as err:
+        raise cause_of_failure(err) from err
+    finally:
+        ray.kill(switchboard)
+
+
 @contextmanager
-def _serving(
+def serving(
     config: Config, plan: PlacementPlan | None, services: Services | None, switchboard: Any
 ) -> Iterator[None]:
-    """Services behind the switchboard while the trainers run."""
+    """Services behind the switchboard while the trainers run; started here where None."""
     if services is not None:
-        if services.fits != fingerprint(config):
-            raise ValueError("the running services were started for another model or rollout setup")
         ray.get(switchboard.offer.remote(services), timeout=config.rollout.start_timeout_s)
         yield
         return
@@ -211,16 +244,29 @@ class _Starter(threading.Thread):
             stop_services(self._services)
 
 
-def _fit(config: Config, config_hash: str, switchboard: Any, stop_after_step: int | None) -> None:
+def make_trainer(
+    config: Config,
+    loop: Callable[[dict[str, Any]], None],
+    loop_config: dict[str, Any],
+    *,
+    name: str,
+    max_failures: int,
+    num_to_keep: int | None = None,
+) -> TorchTrainer:
+    """Ray Train's trainer of the workers that a config describes.
+
+    Args:
+        config: workers, device and storage.
+        loop: `train_loop_per_worker`.
+        loop_config: its argument.
+        name: folder of Ray Train's records below the run's storage path.
+        max_failures: restarts of dead workers; -1 without limit.
+        num_to_keep: latest checkpoints kept; all where None.
+    """
     on_gpu = config.run.device == "cuda"
-    trainer = TorchTrainer(
-        train_loop,
-        train_loop_config={
-            "config": config.model_dump_json(),
-            "config_hash": config_hash,
-            "switchboard": switchboard,
-            "stop_after_step": stop_after_step,
-        },
+    return TorchTrainer(
+        loop,
+        train_loop_config=loop_config,
         torch_config=TorchConfig(
             backend="nccl" if on_gpu else "gloo", timeout_s=int(config.train.collective_timeout_s)
         ),
@@ -233,26 +279,17 @@ def _fit(config: Config, config_hash: str, switchboard: Any, stop_after_step: in
             },
         ),
         run_config=ray.train.RunConfig(
-            name=config.run.name,
+            name=name,
             storage_path=str(config.run_dir.parent),
-            failure_config=ray.train.FailureConfig(max_failures=config.train.max_failures),
-            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=config.checkpoint.keep),
+            failure_config=ray.train.FailureConfig(max_failures=max_failures),
+            checkpoint_config=ray.train.CheckpointConfig(num_to_keep=num_to_keep),
             # Below that it prints every report with all metrics in it.
             logging_config=ray.train.LoggingConfig(log_level="WARNING"),
         ),
     )
-    failure_file = config.run_dir / FAILURE_FILE
-    try:
-        trainer.fit()
-    except Exception as err:
-        if not failure_file.exists():
-            raise _cause(err) from err
-    if failure_file.exists():
-        record = json.loads(failure_file.read_text())
-        raise getattr(errors, record["type"], TrainingError)(record["message"])
 
 
-def _cause(err: BaseException) -> MupoError:
+def cause_of_failure(err: BaseException) -> MupoError:
     """The worker's own error out of Ray's wrapping."""
     failures = getattr(err, "worker_failures", None) or {}
     for failure in failures.values():

@@ -7,6 +7,7 @@ evaluation as 0.
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import tempfile
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_POLL_S = 0.1
 _FATAL = (DataError, TrainingError)
 
 
@@ -46,7 +48,7 @@ def train_loop(inputs: dict[str, Any]) -> None:
 
     Args:
         inputs: `config` (JSON, local paths absolute), `config_hash`, `switchboard` (actor handle),
-            `stop_after_step` (int or None).
+            `stop_after_step` (int or None), `in_session` (bool, False where missing).
     """
     worker: Worker | None = None
     run_dir = Worker.run_dir_of(inputs)
@@ -63,6 +65,34 @@ def train_loop(inputs: dict[str, Any]) -> None:
     finally:
         if worker is not None:
             worker.close()
+
+
+def train_runs(inputs: dict[str, Any]) -> None:
+    """Train the runs of a session one after another; Ray Train's `train_loop_per_worker`.
+
+    Args:
+        inputs: `switchboard`, the handle of a `SessionBoard`.
+    """
+    board = inputs["switchboard"]
+    is_first = ray.train.get_context().get_world_rank() == 0
+    while True:
+        # Every rank takes part each time, so that none waits longer than a collective may.
+        task: Any = from_rank_zero(ray.get(board.take.remote()) if is_first else None)  # C
+        if task == "end":
+            return
+        if task == "wait":
+            time.sleep(_POLL_S)
+            continue
+        try:
+            train_loop({**task, "switchboard": board, "in_session": True})
+        except Exception as err:
+            name = type(err).__name__ if isinstance(err, MupoError) else TrainingError.__name__
+            ray.get(board.note.remote({"type": name, "message": str(err)}))
+            raise
+        # The policy of the next run needs the memory.
+        gc.collect()
+        if is_first:
+            ray.get(board.finish.remote())
 
 
 def _train(w: Worker, stop_after_step: int | None) -> None:
@@ -162,16 +192,25 @@ def _evaluate(w: Worker, version: int) -> dict[str, float]:
 
 
 def _save(w: Worker, step: int, stats: dict[str, float]) -> None:
-    """Write and report a checkpoint; Ray Train joins the ranks' folders in storage (C)."""
+    """Write a checkpoint (C): Ray Train joins the ranks' folders in storage.
+
+    Its storage is that of one run; the workers of a session write into each run's folder.
+    """
     state = checkpoint.RunState(
         step=step, stream_position=w.stream.position, config_hash=w.config_hash
     )
+    name = f"step_{step:06d}"
+    if w.in_session:
+        checkpoint.save(w.policy, w.run_dir / name, state)
+        if w.rank == 0:
+            checkpoint.keep_latest(w.run_dir, w.config.checkpoint.keep)
+        return
     with tempfile.TemporaryDirectory(prefix="mupo_ckpt_") as folder:
         checkpoint.save(w.policy, Path(folder), state)
         ray.train.report(
             {"step": step, **stats},
             checkpoint=ray.train.Checkpoint.from_directory(folder),
-            checkpoint_dir_name=f"step_{step:06d}",
+            checkpoint_dir_name=name,
         )
 
 

@@ -21,7 +21,7 @@ from mupo_ray.observability.tracker import Tracker, open_trackers
 from mupo_ray.rewards.extract import opens_think
 from mupo_ray.rewards.verifier import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
-from mupo_ray.rollout.pool import EnginePool
+from mupo_ray.rollout.pool import EnginePool, placeholder_ids
 from mupo_ray.rollout.services import Services, wait_for_services
 from mupo_ray.sync.broadcast import ObjectStoreChannel, WeightChannel
 from mupo_ray.sync.placement import Card
@@ -64,6 +64,7 @@ class Worker:
     tracker: Tracker
     ledger: Ledger
     start_step: int
+    in_session: bool
 
     @staticmethod
     def run_dir_of(inputs: dict[str, Any]) -> Path:
@@ -123,7 +124,7 @@ class Worker:
             ),
             pool=EnginePool(
                 services.engines,
-                forbidden_ids=_vision_ids(policy.model.config),
+                forbidden_ids=placeholder_ids(policy.model.config),
                 max_num_seqs=config.rollout.max_num_seqs,
                 request_timeout_s=config.rollout.request_timeout_s,
                 max_restarts=config.rollout.max_restarts,
@@ -141,6 +142,7 @@ class Worker:
             tracker=_tracker(config, rank, start_step),
             ledger=_ledger(config, rank, start_step),
             start_step=start_step,
+            in_session=inputs.get("in_session", False),
         )
 
     def encode(self, prompt: Prompt) -> EncodedPrompt:
@@ -224,14 +226,6 @@ def _card(config: Config) -> Card | None:
         return None
     context = ray.get_runtime_context()
     return Card(node_id=context.get_node_id(), gpu=context.get_accelerator_ids()["GPU"][0])
-
-
-def _vision_ids(model_config: Any) -> tuple[int, ...]:
-    """Placeholders of pictures and videos: sampled, they would break the trainer's forward pass."""
-    names = ("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id")
-    return tuple(
-        sorted({int(i) for n in names if (i := getattr(model_config, n, None)) is not None})
-    )
 
 
 def _tracker(config: Config, rank: int, start_step: int) -> Tracker:

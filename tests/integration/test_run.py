@@ -8,7 +8,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from mupo_ray.config import Config, EmbedderConfig
 from mupo_ray.data.render import PromptRenderer
 from mupo_ray.data.stream import PromptOrder, load_prompts
-from mupo_ray.errors import CheckpointError, EmbeddingError, TrainingError
+from mupo_ray.errors import CheckpointError, ConfigError, EmbeddingError, TrainingError
 from mupo_ray.observability.tracker import read_jsonl
 from mupo_ray.rollout.embedder import TextEmbedder
 from mupo_ray.rollout.services import Services
 from mupo_ray.train.launch import run_training
 from mupo_ray.train.ledger import LedgerEntry, read_ledger
+from mupo_ray.train.session import Session, open_session
 
 MakeConfig = Callable[..., Config]
 
@@ -86,9 +87,9 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 @pytest.fixture(scope="module")
-def whole(services: Services, make_config: MakeConfig) -> Path:
+def whole(session: Session, make_config: MakeConfig) -> Path:
     """A run of four steps without any break."""
-    return run_training(make_config("whole", *LEARNING), services=services)
+    return run_training(make_config("whole", *LEARNING), session=session)
 
 
 def test_every_step_is_logged_once(whole: Path) -> None:
@@ -156,12 +157,12 @@ def test_checkpoints_hold_a_plain_model(whole: Path, tiny_model: Path) -> None:
 
 
 def test_a_resumed_run_equals_an_unbroken_one(
-    whole: Path, services: Services, make_config: MakeConfig
+    whole: Path, session: Session, make_config: MakeConfig
 ) -> None:
     config = make_config("resumed", *LEARNING)
-    run_training(config, services=services, stop_after_step=2)
+    run_training(config, session=session, stop_after_step=2)
     assert [row["step"] for row in metrics(config.run_dir)] == [0, 1, 2]
-    run_training(config, services=services)
+    run_training(config, session=session)
     assert_same_course(config.run_dir, whole)
     for mine, other in zip(
         weights(config.run_dir / "step_000004" / "hf").values(),
@@ -171,21 +172,25 @@ def test_a_resumed_run_equals_an_unbroken_one(
         assert torch.allclose(mine, other, atol=1e-5)
 
 
+@pytest.mark.parametrize("is_alone", [False, True], ids=["session", "alone"])
 def test_a_killed_worker_is_restarted_and_no_step_counts_twice(
-    whole: Path, services: Services, make_config: MakeConfig
+    whole: Path, session: Session, make_config: MakeConfig, is_alone: bool
 ) -> None:
-    config = make_config("killed", *LEARNING)
+    config = make_config(f"killed_{is_alone}", *LEARNING)
     killed: list[int] = []
-    killer = threading.Thread(target=kill_worker_at, args=(config.run_dir, 3, killed), daemon=True)
+    spared = train_workers() if is_alone else []
+    killer = threading.Thread(
+        target=kill_worker_at, args=(config.run_dir, 3, spared, killed), daemon=True
+    )
     killer.start()
-    run_training(config, services=services)
+    run_training(config, session=None if is_alone else session)
     killer.join(timeout=10)
     assert len(killed) == 1
     assert [row["step"] for row in metrics(config.run_dir)] == list(range(STEPS + 1))
     assert_same_course(config.run_dir, whole)
 
 
-def kill_worker_at(run_dir: Path, step: int, killed: list[int]) -> None:
+def kill_worker_at(run_dir: Path, step: int, spared: list[int], killed: list[int]) -> None:
     """Kill the train worker as soon as a step is logged, in the midst of the next one."""
     deadline = time.monotonic() + 300
     path = run_dir / "metrics.jsonl"
@@ -193,12 +198,19 @@ def kill_worker_at(run_dir: Path, step: int, killed: list[int]) -> None:
         if path.exists() and any(row["step"] >= step for row in read_jsonl(path)):
             break
         time.sleep(0.02)
-    # Only below this process: other clusters may run on the machine.
+    for pid in set(train_workers()) - set(spared):
+        os.kill(pid, signal.SIGKILL)
+        killed.append(pid)
+
+
+def train_workers() -> list[int]:
+    """Processes of Ray Train below this one: other clusters may run on the machine."""
+    found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):  # It may end while it is looked at.
             if "RayTrainWorker" in " ".join(process.cmdline()):
-                os.kill(process.pid, signal.SIGKILL)
-                killed.append(process.pid)
+                found.append(process.pid)
+    return found
 
 
 def test_two_sharded_workers_do_what_one_does(
@@ -207,47 +219,51 @@ def test_two_sharded_workers_do_what_one_does(
     two = make_config(
         "two", *LEARNING, "train.num_workers=2", "train.zero_stage=2", "train.cpus_per_worker=1"
     )
-    run_training(two, services=services, stop_after_step=2)
+    with open_session(two, services) as session:
+        run_training(two, session=session, stop_after_step=2)
     assert_same_course(two.run_dir, whole, steps=1)
     assert prompt_ids(two.run_dir) == prompt_ids(whole)[:2]
     assert metrics(two.run_dir)[2]["sync/logprob_diff_max"] <= 1e-4
 
 
 def test_another_configuration_under_the_same_name_is_refused(
-    whole: Path, services: Services, make_config: MakeConfig
+    whole: Path, session: Session, make_config: MakeConfig
 ) -> None:
     before = metrics(whole)
     other = make_config("whole", *LEARNING, "rollout.num_generations=8")
     with pytest.raises(CheckpointError, match=r"rollout\.num_generations: 6 then, 8 now"):
-        run_training(other, services=services)
+        run_training(other, session=session)
     assert metrics(whole) == before
 
 
 def test_a_loss_that_is_not_finite_ends_the_run_once(
-    services: Services, make_config: MakeConfig
+    session: Session, make_config: MakeConfig
 ) -> None:
     config = make_config("nan", *LEARNING, "train.optimizer={lr: 1e30, warmup_steps: 0}")
     with pytest.raises(TrainingError, match="loss of optimizer step 1 is nan"):
-        run_training(config, services=services)
+        run_training(config, session=session)
     record = json.loads((config.run_dir / "failure.json").read_text())
     assert record["type"] == "TrainingError"
     assert "is nan" in record["message"]
     assert [row["step"] for row in metrics(config.run_dir)] == [0, 1]
 
 
-@pytest.fixture(scope="module")
-def without_embedder(services: Services) -> Services:
-    """The shared engine, beside an embedder that never came up."""
+@pytest.fixture
+def without_embedder(session: Session) -> Iterator[Session]:
+    """The shared session, beside an embedder that never comes up."""
     gone = (
         ray.remote(TextEmbedder)
         .options(num_cpus=0.1)
         .remote(EmbedderConfig(model="/no/such/model"), "cpu")
     )
-    return replace(services, embedders=(gone,))
+    whole = session.services
+    session.use(replace(whole, embedders=gone))
+    yield session
+    session.use(whole)
 
 
 def test_a_failed_embedding_falls_back_and_a_broken_row_is_skipped(
-    without_embedder: Services,
+    without_embedder: Session,
     make_config: MakeConfig,
     puzzles: dict[str, Path],
     tmp_path: Path,
@@ -260,7 +276,7 @@ def test_a_failed_embedding_falls_back_and_a_broken_row_is_skipped(
     pq.write_table(type(table).from_pylist(rows, schema=table.schema), file)
     config = make_config("fallback", f"data.train={file}", "embedder.on_failure=one_group")
 
-    run_training(config, services=without_embedder)
+    run_training(config, session=without_embedder)
 
     base, first, second = metrics(config.run_dir)
     assert first["data/dropped"] == second["data/dropped"] == 1
@@ -277,20 +293,20 @@ def test_a_failed_embedding_falls_back_and_a_broken_row_is_skipped(
 
 
 def test_a_failed_embedding_stops_the_run_by_default(
-    without_embedder: Services, make_config: MakeConfig
+    without_embedder: Session, make_config: MakeConfig
 ) -> None:
     config = make_config("no_embedding", "train.max_failures=0", "eval.path=null")
     with pytest.raises(EmbeddingError, match=r"embedder actor 0 failed.*no/such/model"):
-        run_training(config, services=without_embedder)
+        run_training(config, session=without_embedder)
     assert metrics(config.run_dir) == []
 
 
-def test_a_step_without_signal_is_skipped(services: Services, make_config: MakeConfig) -> None:
+def test_a_step_without_signal_is_skipped(session: Session, make_config: MakeConfig) -> None:
     # A random model is wrong every time.
     config = make_config(
         "filtered", "method={name: grpo}", "filter={enabled: true, max_rounds: 2}", "eval.path=null"
     )
-    run_training(config, services=services)
+    run_training(config, session=session)
     rows = metrics(config.run_dir)
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
@@ -300,3 +316,12 @@ def test_a_step_without_signal_is_skipped(services: Services, make_config: MakeC
         assert row["filter/kept_frac"] == 0
         assert row["data/position"] == 2 * PROMPTS * row["step"]
     assert prompt_ids(config.run_dir) == [[], []]
+
+
+def test_a_run_that_does_not_fit_the_session_is_refused(
+    session: Session, make_config: MakeConfig
+) -> None:
+    with pytest.raises(ConfigError, match=r"train\.num_workers = 2, this session's workers .* 1"):
+        run_training(make_config("wide", "train.num_workers=2"), session=session)
+    with pytest.raises(ConfigError, match="open a session of its own"):
+        run_training(make_config("other", "rollout.max_num_seqs=8"), session=session)

@@ -1,0 +1,62 @@
+"""Where a session's driver leaves runs and its train workers take them.
+
+A module of its own: the actor needs nothing of Ray Train.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mupo_ray.rollout.services import Switchboard
+
+
+class SessionBoard(Switchboard):
+    """A switchboard that hands out runs too; deployed as an actor without CPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tasks: list[dict[str, Any]] = []
+        self._outcomes: list[dict[str, str] | None] = []
+        """Of the runs that ended, in order: None, or the error's type and message."""
+        self._starts = 0
+        self._error: dict[str, str] | None = None
+        self._is_closed = False
+
+    def post(self, task: dict[str, Any]) -> int:
+        """Add a run; its number."""
+        self._tasks.append(task)
+        return len(self._tasks) - 1
+
+    def close(self) -> None:
+        """No more runs will come."""
+        self._is_closed = True
+
+    def take(self) -> dict[str, Any] | str:
+        """The open run, `wait` while there is none, or `end`.
+
+        Workers that were restarted take the same run again, until it has cost more restarts than
+        its `max_failures`.
+        """
+        while len(self._outcomes) < len(self._tasks):
+            task = self._tasks[len(self._outcomes)]
+            if self._starts <= task["max_failures"]:
+                self._starts += 1
+                return task
+            self._end(self._error or {"type": "TrainingError", "message": "its workers died"})
+        return "end" if self._is_closed else "wait"
+
+    def note(self, error: dict[str, str]) -> None:
+        """A worker gives up on the open run because of this, and is restarted."""
+        self._error = error
+
+    def finish(self) -> None:
+        """The workers have come to the end of the open run."""
+        self._end(None)
+
+    def outcome(self, index: int) -> dict[str, str] | None | bool:
+        """False until a run has ended; then its error, or None."""
+        return self._outcomes[index] if index < len(self._outcomes) else False
+
+    def _end(self, error: dict[str, str] | None) -> None:
+        self._outcomes.append(error)
+        self._starts, self._error = 0, None
