@@ -91,12 +91,18 @@ class _Layer:
     sources: Sources
 
 
-def load_config(files: Sequence[Path | str] = (), overrides: Sequence[str] = ()) -> Config:
+def load_config(
+    files: Sequence[Path | str] = (),
+    overrides: Sequence[str] = (),
+    *,
+    base: Config = Config(),  # noqa: B008  (frozen)
+) -> Config:
     """Join defaults, files and overrides, and check the result.
 
     Args:
         files: YAML files, later ones win. Relative paths resolve against the working directory.
         overrides: `section.field=value`, the value in YAML; all win over files.
+        base: what stands where neither says anything.
 
     Returns:
         The checked configuration.
@@ -104,7 +110,7 @@ def load_config(files: Sequence[Path | str] = (), overrides: Sequence[str] = ())
     Raises:
         ConfigError: a file is missing or not YAML, or a key or value is wrong; one line a fault.
     """
-    tree: Tree = json.loads(Config().model_dump_json())
+    tree: Tree = json.loads(base.model_dump_json())
     sources: Sources = {}
     layers = [_read_file(Path(file)) for file in files]
     if overrides:

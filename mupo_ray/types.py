@@ -87,6 +87,15 @@ class Response:
         return int(self.completion_ids.shape[0])
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampledResponse:
+    """A response as an evaluation keeps it: nothing derived, no tokens."""
+
+    text: str
+    num_tokens: int
+    is_truncated: bool
+
+
 class Reason(StrEnum):
     """Why a verdict came out as it did; each is a metric of its own."""
 

@@ -220,9 +220,8 @@ def _label(value: Any) -> str | None:
 def _options(cells: Cells, names: ColumnMap) -> dict[str, str]:
     whole = parse_options(_first(cells, [name for name in names.options if len(name) > 1]))
     single = {name: _cell(cells, name) for name in names.options if len(name) == 1}
-    texts = {letter: as_text(option) for letter, option in (whole or single).items()}
-    # A column an option may hold a text that is empty to the eye; a list of options has no gaps.
-    return {letter: text for letter, text in texts.items() if (text if whole else text is not None)}
+    found = (whole or single).items()
+    return {letter: text for letter, option in found if (text := as_text(option))}
 
 
 def _images(cells: Cells, names: ColumnMap) -> list[ImageRef]:

@@ -139,6 +139,7 @@ class VllmEngine:
             target=_end_with_core, args=(self._llm, self._is_closed), daemon=True
         ).start()
         self._version = -1
+        self._has_received = False
         self._fence: str | None = "no weights received yet"
         self._num_active = 0
 
@@ -288,6 +289,7 @@ class VllmEngine:
 
     async def begin_update(self, pause: str) -> None:
         """Fence the engine and pause sampling."""
+        self._has_received = True
         self._fence = "weights are being swapped"
         await self._llm.pause_generation(mode=pause, clear_cache=True)
 
@@ -305,7 +307,16 @@ class VllmEngine:
         await self._llm.reset_encoder_cache()
 
     async def serve_loaded(self, version: int) -> None:
-        """Sample with the weights that the engine was started with, as `version`."""
+        """Sample with the weights that the engine was started with, as `version`.
+
+        Raises:
+            WeightSyncError: it has received others since.
+        """
+        if self._has_received:
+            raise WeightSyncError(
+                f"engine {self._index} holds weights of version {self._version}, not those it was "
+                "started with"
+            )
         self._version = version
         self._fence = None
 
