@@ -7,6 +7,7 @@ training samples at, so that numbers of different runs compare.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,8 +16,9 @@ from mupo_ray.core.seeding import derive_seed
 from mupo_ray.errors import EmbeddingError
 from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse
 from mupo_ray.evaluation.values import any_values, fewest_samples, pass_values, plain_values
+from mupo_ray.rewards.extract import reasoning_span
 from mupo_ray.rollout.pool import SamplingPlan
-from mupo_ray.train.stages import embed_cohorts, judge_cohorts
+from mupo_ray.train.stages import judge_cohorts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,39 +48,62 @@ def evaluate(
     verifier: Verifier,
     embedder: EmbedderPool | None,
 ) -> list[EvaluatedProblem]:
-    """Sample and judge this rank's prompts; not collective.
+    """Evaluate this rank's prompts as a run's `eval` section says; not collective.
 
     The seeds depend on the run and the prompt but not on the step, so that curves over steps differ
     by the policy alone.
     """
-    if not prompts:
-        return []
-    limit = config.rollout.max_new_tokens
-    greedy_plan = SamplingPlan(
-        num_generations=1, max_new_tokens=limit, temperature=0.0, top_p=1.0, seed=0
-    )
-    sampled_plan = SamplingPlan(
+    plan = SamplingPlan(
         num_generations=config.eval.num_samples,
-        max_new_tokens=limit,
+        max_new_tokens=config.rollout.max_new_tokens,
         temperature=1.0,
         top_p=1.0,
         seed=derive_seed(config.run.seed, "eval"),
     )
-    greedy = judge_cohorts(prompts, pool.generate(prompts, greedy_plan, version=version), verifier)
-    sampled = judge_cohorts(
-        prompts, pool.generate(prompts, sampled_plan, version=version), verifier
+    problems = sample_problems(
+        config.eval.name, prompts, plan, version, pool=pool, verifier=verifier
     )
-    vectors: list[np.ndarray] | None = None
-    if embedder is not None and config.eval.num_samples > 1:
-        try:
-            vectors, _ = embed_cohorts(sampled, embedder)
-        except EmbeddingError as err:
-            if config.embedder.on_failure == "stop":
-                raise
-            logger.warning("version %d is evaluated without diversity: %s", version, err)
+    if embedder is None or config.eval.num_samples < 2:
+        return problems
+    try:
+        return embed_problems(problems, embedder)
+    except EmbeddingError as err:
+        if config.embedder.on_failure == "stop":
+            raise
+        logger.warning("version %d is evaluated without diversity: %s", version, err)
+        return problems
+
+
+def sample_problems(
+    set_name: str,
+    prompts: Sequence[Prompt],
+    plan: SamplingPlan,
+    version: int,
+    *,
+    pool: EnginePool,
+    verifier: Verifier,
+) -> list[EvaluatedProblem]:
+    """A greedy answer and samples of each prompt, judged.
+
+    Args:
+        set_name: of the prompts' set.
+        prompts: any number.
+        plan: how the samples are drawn.
+        version: policy version that must answer.
+        pool: engines that hold it.
+        verifier: judges.
+
+    Raises:
+        RolloutError: no engine answered.
+    """
+    greedy_plan = replace(plan, num_generations=1, temperature=0.0, top_p=1.0, seed=0)
+    greedy, sampled = (
+        judge_cohorts(prompts, pool.generate(prompts, each, version=version), verifier)
+        for each in (greedy_plan, plan)
+    )
     return [
         EvaluatedProblem(
-            set_name=config.eval.name,
+            set_name=set_name,
             prompt_id=s.prompt.prompt_id,
             position=s.prompt.position,
             question=s.prompt.question,
@@ -88,9 +113,24 @@ def evaluate(
             image_sha256=tuple(image.sha256 for image in s.prompt.images),
             greedy=_judged(g)[0],
             samples=_judged(s),
-            embeddings=None if vectors is None else vectors[i],
         )
-        for i, (g, s) in enumerate(zip(greedy, sampled, strict=True))
+        for g, s in zip(greedy, sampled, strict=True)
+    ]
+
+
+def embed_problems(
+    problems: Sequence[EvaluatedProblem], embedder: EmbedderPool
+) -> list[EvaluatedProblem]:
+    """The same with embeddings of the samples' reasoning.
+
+    Raises:
+        EmbeddingError: a text could not be embedded.
+    """
+    vectors, _ = embedder.embed([reasoning_span(r.text) for p in problems for r in p.samples])
+    ends = np.cumsum([len(p.samples) for p in problems])[:-1]
+    return [
+        replace(problem, embeddings=rows)
+        for problem, rows in zip(problems, np.split(vectors, ends), strict=True)
     ]
 
 
