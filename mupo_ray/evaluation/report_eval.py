@@ -21,7 +21,7 @@ from mupo_ray.evaluation.report_page import legend, page, save_page, table
 from mupo_ray.evaluation.report_pictures import open_pictures
 from mupo_ray.evaluation.report_problems import Grouping, Shown, choose, problems_html
 from mupo_ray.evaluation.results import RESULTS_FILE, load_results
-from mupo_ray.evaluation.samples import load_problems
+from mupo_ray.evaluation.samples import SAMPLES_FILE, load_problems
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,9 +48,6 @@ class EvalFiles:
     problems: dict[str, list[EvaluatedProblem]]
     """Set -> its problems."""
 
-
-SAMPLES_FILE = "samples.parquet"
-"""In the folder of each set."""
 
 _GROUPING, _SHARES = Grouping(), Shares()
 

@@ -134,8 +134,8 @@ def _card(
     ask = ask_html(pictures_html(found), problem.question, facts)
     maps, lists, start = [], [], 0
     for number, (model, answered) in enumerate(item.answers.items()):
-        cohort = _Cohort(f"{item.key}-{number}", model, answered, grouping)
-        lists.append(cohort.list_html(max_listed, is_open=len(item.answers) == 1))
+        cohort = _Cohort(f"{item.key}-{number}", model, answered, grouping, max_listed)
+        lists.append(cohort.list_html(is_open=len(item.answers) == 1))
         if flat is not None and answered.embeddings is not None:
             stop = start + len(answered.samples)
             maps.append(cohort.map_html(spread(flat.places[start:stop], extent)))
@@ -148,32 +148,46 @@ def _card(
 
 
 class _Cohort:
-    """The responses of one model to one problem, equal ones listed once."""
+    """The responses of one model to one problem, equal ones of a group listed once."""
 
     def __init__(
-        self, key: str, model: str, answered: EvaluatedProblem, grouping: Grouping
+        self,
+        key: str,
+        model: str,
+        answered: EvaluatedProblem,
+        grouping: Grouping,
+        max_listed: int,
     ) -> None:
         self._key, self._model, self._answered = key, model, answered
-        vectors = answered.embeddings
+        samples, vectors = answered.samples, answered.embeddings
         self._has_groups = vectors is not None and len(vectors) > 1
-        samples = answered.samples
-        self._groups = (
-            grouping.of(vectors)
-            if vectors is not None and len(vectors)
-            else np.zeros(len(samples), np.int64)
-        )
-        # Group, then response; equal responses of a group lie under the first of them.
-        self._alike: dict[int, dict[Hashable, list[int]]] = {}
-        for i in sorted(range(len(samples)), key=lambda i: (self._groups[i], i)):
-            alike = self._alike.setdefault(int(self._groups[i]), {})
-            alike.setdefault(_face(samples[i]), []).append(i)
+        self._groups = np.zeros(len(samples), np.int64)
+        if vectors is not None and self._has_groups:
+            self._groups = grouping.of(vectors)
+        alike: dict[tuple[int, Hashable], list[int]] = {}
+        for i, response in enumerate(samples):
+            alike.setdefault((int(self._groups[i]), _face(response)), []).append(i)
+        # Group -> sets of equal responses, the largest first.
+        self._faces: dict[int, list[list[int]]] = {}
+        for (group, _), members in sorted(
+            alike.items(), key=lambda item: (item[0][0], -len(item[1]), item[1][0])
+        ):
+            self._faces.setdefault(group, []).append(members)
+        # Every group has its turn before any has its next.
+        ranked = [(r, g) for g, faces in self._faces.items() for r in range(len(faces))]
+        self._listed = set(sorted(ranked)[:max_listed])
+        self._num_faces = len(ranked)
 
     def map_html(self, places: np.ndarray) -> str:
-        """The model's part of the problem's map."""
-        order = [
-            i for alike in self._alike.values() for members in _by_size(alike) for i in members
-        ]
-        points = [self._point(i) for i in order]
+        """The model's part of the problem's map; places by sample."""
+        points: list[MapPoint] = []
+        order: list[int] = []
+        for group, faces in self._faces.items():
+            for rank, members in enumerate(faces):
+                is_listed = (rank, group) in self._listed
+                target = self._anchor(members[0]) if is_listed else self._key
+                points += [self._point(i, target) for i in members]
+                order += members
         samples = self._answered.samples
         label = f"Map of the reasoning of {len(samples)} responses of {self._model}"
         return (
@@ -181,44 +195,39 @@ class _Cohort:
             f"{len(samples)} right</h4>{map_html(points, places[order], label)}</figure>"
         )
 
-    def list_html(self, max_listed: int, *, is_open: bool) -> str:
+    def list_html(self, *, is_open: bool) -> str:
         """The model's responses by group."""
-        samples = self._answered.samples
-        parts, left = [], max_listed
-        for group, alike in self._alike.items():
-            items = []
-            for members in _by_size(alike):
-                if left > 0:
-                    items.append(self._item(members))
-                    left -= 1
+        parts = []
+        for group, faces in self._faces.items():
+            items = [
+                self._item(members)
+                for rank, members in enumerate(faces)
+                if (rank, group) in self._listed
+            ]
             if items:
-                parts.append(self._head(group) + f'<ul class="responses">{"".join(items)}</ul>')
-        num_faces = sum(map(len, self._alike.values()))
-        cut = (
-            f'<p class="hint small">{num_faces - max_listed} more different responses are not '
-            "shown.</p>"
-            if num_faces > max_listed
-            else ""
-        )
-        greedy = self._answered.greedy
-        first = (
-            ""
-            if greedy is None
-            else (
-                '<h5>At temperature 0</h5><ul class="responses">'
-                f"{_response(greedy, [], anchor='')}</ul>"
+                parts.append(f'{self._head(group)}<ul class="responses">{"".join(items)}</ul>')
+        rest = self._num_faces - len(self._listed)
+        if rest:
+            parts.append(
+                f'<p class="hint small">{rest} more different responses are not shown.</p>'
             )
+        greedy = self._answered.greedy
+        if greedy is not None:
+            item = _response(greedy, [], anchor="")
+            parts.insert(0, f'<h5>At temperature 0</h5><ul class="responses">{item}</ul>')
+        summary = (
+            f"{html.escape(self._model)}: {len(self._answered.samples)} samples, "
+            f"{self._answered.num_correct} right, {self._num_faces} different"
         )
         return (
-            f"<details{' open' if is_open else ''}><summary>{html.escape(self._model)}: "
-            f"{len(samples)} samples, {self._answered.num_correct} right, {num_faces} different"
-            f"</summary>{first}{''.join(parts)}{cut}</details>"
+            f'<details id="{self._key}"{" open" if is_open else ""}><summary>{summary}</summary>'
+            f"{''.join(parts)}</details>"
         )
 
     def _head(self, group: int) -> str:
         if not self._has_groups:
             return "<h5>Samples</h5>"
-        members = [i for alike in self._alike[group].values() for i in alike]
+        members = [i for face in self._faces[group] for i in face]
         num_right = sum(self._answered.samples[i].is_correct for i in members)
         return (
             f'<h5 class="g{group % NUM_GROUP_COLOURS}"><i class="swatch"></i>Group {group + 1}: '
@@ -227,12 +236,12 @@ class _Cohort:
 
     def _item(self, members: Sequence[int]) -> str:
         times = [f"<b>{len(members)} times this text</b>"] if len(members) > 1 else []
-        return _response(self._answered.samples[members[0]], times, anchor=self._anchor(members[0]))
+        first = members[0]
+        return _response(self._answered.samples[first], times, anchor=self._anchor(first))
 
-    def _point(self, index: int) -> MapPoint:
+    def _point(self, index: int, target: str) -> MapPoint:
         response = self._answered.samples[index]
         group = int(self._groups[index])
-        first = self._alike[group][_face(response)][0]
         verdict = html.escape(response.reason.replace("_", " "))
         head = f"Group {group + 1} &middot; {verdict}"
         if response.extracted is not None:
@@ -242,7 +251,7 @@ class _Cohort:
             is_right=response.is_correct,
             name=f"response {index + 1}, group {group + 1}, {verdict}",
             text=f"<b>{head}</b>{clipped(response.text.strip(), _MAX_TIP)}",
-            target=self._anchor(first),
+            target=target,
         )
 
     def _anchor(self, index: int) -> str:
@@ -263,10 +272,6 @@ def _response(response: JudgedResponse, notes: Sequence[str], *, anchor: str) ->
 def _face(response: JudgedResponse) -> Hashable:
     """What makes two responses alike to a reader."""
     return response.text.strip(), response.reason, response.extracted, response.accuracy
-
-
-def _by_size(alike: Mapping[Hashable, list[int]]) -> list[list[int]]:
-    return sorted(alike.values(), key=lambda members: -len(members))
 
 
 def _plane(answers: Iterable[EvaluatedProblem]) -> Plane | None:
