@@ -100,6 +100,8 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
     _broadcast(w, w.start_step)  # C
     if w.start_step == 0 and w.eval_prompts is not None:
         _log(w, 0, _evaluate(w, 0))  # C
+    if stop_after_step is not None and w.start_step >= stop_after_step:
+        return
     for step in range(w.start_step, config.train.num_steps):
         clock = Clock()
         sampled = sample_step(  # C
