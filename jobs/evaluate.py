@@ -42,6 +42,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _evaluate(args: argparse.Namespace) -> str:
     """Everything from the arguments to the files; returns the table for the terminal."""
+    from mupo_ray.evaluation.report_eval import write_eval_report
+    from mupo_ray.evaluation.results_table import results_table
     from mupo_ray.evaluation.run import evaluate_sets
     from mupo_ray.evaluation.sets import parse_sets
 
@@ -62,7 +64,9 @@ def _evaluate(args: argparse.Namespace) -> str:
         limit=args.limit,
         progress_to=sys.stderr,
     )
-    return str(results)
+    name = args.out.absolute().name
+    page = write_eval_report({name: args.out}, args.out / "report.html", name)
+    return f"{results_table(results)}\n\nreport  {page}"
 
 
 def _contestant(args: argparse.Namespace) -> tuple[Config, Contestant]:
