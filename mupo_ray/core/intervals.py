@@ -1,4 +1,4 @@
-"""Intervals of a mean over problems, and of the difference of two runs on the same problems.
+"""Intervals over problems: of a mean, of two runs' difference, of a rank correlation.
 
 Shapes: P = problems, M = measures, B = resamples.
 """
@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import ndtr, stdtrit
+from scipy.stats import rankdata
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeanInterval:
-    """A mean and where it lies were other problems of the same kind drawn."""
+    """A mean (or correlation) and where it lies were other problems of the same kind drawn."""
 
     value: float
     low: float | None
@@ -124,6 +125,55 @@ def paired_bootstrap(
     below, above = (means <= 0.0).sum(0), (means >= 0.0).sum(0)
     p_values = np.minimum(1.0, 2.0 * (np.minimum(below, above) + 1.0) / (num_resamples + 1.0))
     return PairedDifferences(values=rows.mean(1), lows=lows, highs=highs, p_values=p_values)
+
+
+def spearman_interval(
+    left: ArrayLike,
+    right: ArrayLike,
+    *,
+    seed: int,
+    level: float = 0.95,
+    num_resamples: int = 2000,
+) -> MeanInterval | None:
+    """Rank correlation over problems, with the percentile bootstrap's interval.
+
+    Args:
+        left: [P].
+        right: [P].
+        seed: of the resampling.
+        level: of the interval.
+        num_resamples: B; those in which one side is constant have no correlation and are skipped.
+
+    Returns:
+        None where there are fewer than four problems or a side is constant.
+
+    Raises:
+        ValueError: shapes differ, or a value is not finite.
+    """
+    pair = np.stack([np.asarray(left, np.float64), np.asarray(right, np.float64)])
+    if pair.ndim != 2 or not np.isfinite(pair).all():
+        raise ValueError(f"both sides must be finite vectors, got shape {pair.shape}")
+    size = pair.shape[1]
+    if size < 4 or (np.ptp(pair, axis=1) == 0.0).any():
+        return None
+    places = np.random.default_rng(seed).integers(size, size=(num_resamples, size))
+    drawn = [_rank_correlation(pair[0, some], pair[1, some]) for some in np.array_split(places, 20)]
+    resampled = np.concatenate(drawn)
+    tail = (1.0 - level) / 2.0
+    low, high = np.nanquantile(resampled, [tail, 1.0 - tail])
+    value = float(_rank_correlation(pair[:1], pair[1:])[0])
+    return MeanInterval(value=value, low=float(low), high=float(high))
+
+
+def _rank_correlation(left: Floats, right: Floats) -> Floats:
+    """Spearman's correlation of each row of two [B, P] matrices; NaN where one is constant."""
+    ranks = [rankdata(side, axis=1) for side in (left, right)]
+    centred = [side - side.mean(1, keepdims=True) for side in ranks]
+    scale = np.sqrt((centred[0] ** 2).sum(1) * (centred[1] ** 2).sum(1))
+    product = (centred[0] * centred[1]).sum(1)
+    out: Floats = np.full(len(scale), np.nan)
+    np.divide(product, scale, out=out, where=scale > 0.0)
+    return out
 
 
 def resample_counts(size: int, *, seed: int, num_resamples: int) -> Floats:

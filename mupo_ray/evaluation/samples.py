@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+SAMPLES_FILE = "samples.parquet"
+"""Name of the file in the folder of an evaluation's set."""
+
 _RESPONSE = pa.struct(
     [
         ("text", pa.string()),
