@@ -57,9 +57,11 @@ def main(argv: list[str] | None = None) -> int:
 def _summarise(name: str, run_dir: Path) -> None:
     """The run's figures here, and its page of plots in its folder."""
     from mupo_ray.evaluation.report import comparison_table, write_report
+    from mupo_ray.train.entry import early_stop
 
     page = write_report({name: run_dir}, run_dir / "report.html", title=name)
-    print(f"\n{comparison_table({name: run_dir})}\n\nreport  {page}\ndone: {run_dir}")
+    print(f"\n{comparison_table({name: run_dir})}\n\nreport  {page}")
+    print(early_stop(run_dir) or f"done: {run_dir}")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from mupo_ray.config_rewards import (
 )
 from mupo_ray.config_sections import (
     CheckpointConfig,
+    CollapseConfig,
     CosineAnnealing,
     DataConfig,
     EmbedderConfig,
@@ -44,6 +45,7 @@ from mupo_ray.config_sections import (
 
 __all__ = [
     "CheckpointConfig",
+    "CollapseConfig",
     "Config",
     "CosineAnnealing",
     "DataConfig",
@@ -103,6 +105,8 @@ class Config(Section):
     """Where actors go."""
     eval: EvalConfig = EvalConfig()
     """Evaluation during training."""
+    collapse: CollapseConfig = CollapseConfig()
+    """Alarm where ways of reasoning are lost."""
     checkpoint: CheckpointConfig = CheckpointConfig()
     """Checkpoints."""
     tracking: TrackingConfig = TrackingConfig()
@@ -153,6 +157,40 @@ class Config(Section):
                     f"method.diversity_weight.start = {start} exceeds reward.accuracy_weight = "
                     f"{weight}; with method.reward_form release it should be at most that"
                 )
+            highest = start * self.collapse.max_weight_factor
+            if self.collapse.action == "raise_diversity_weight" and highest > weight:
+                raise ValueError(
+                    f"method.diversity_weight.start * collapse.max_weight_factor = {highest:g} "
+                    f"exceeds reward.accuracy_weight = {weight}; with method.reward_form release "
+                    "it should be at most that"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def a_collapse_action_has_what_it_acts_on(self) -> Self:
+        """Alarms come from evaluations with diversity; only MUPO has a weight to raise."""
+        action, method = self.collapse.action, self.method
+        if action == "none":
+            return self
+        if self.eval.path is None or self.eval.num_samples < 2:
+            raise ValueError(
+                f"collapse.action = {action} needs evaluations that measure diversity, got "
+                f"eval.path = {self.eval.path}, eval.num_samples = {self.eval.num_samples}; give "
+                "a set and at least 2 samples, or set the action to none"
+            )
+        if action == "stop":
+            return self
+        if not isinstance(method, MupoConfig):
+            raise ValueError(
+                f"collapse.action = {action} needs a method with a diversity weight, got "
+                f"method.name = {method.name}; should be mupo, or the action none or stop"
+            )
+        if method.num_groups == 1 or method.diversity_weight.start == 0:
+            raise ValueError(
+                f"collapse.action = {action} has no diversity reward to raise: method.num_groups = "
+                f"{method.num_groups}, method.diversity_weight.start = "
+                f"{method.diversity_weight.start:g}; should be above 1 and above 0"
+            )
         return self
 
     @model_validator(mode="after")

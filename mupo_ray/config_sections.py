@@ -407,6 +407,22 @@ class EvalConfig(Section):
         return self
 
 
+class CollapseConfig(Section):
+    """Alarm where evaluations show that ways of reasoning are lost."""
+
+    diversity_share: NonNegativeFloat = 0.5
+    """Alarm below this share of step 0's diversity; 0 is off."""
+    strategies_share: NonNegativeFloat = 0.5
+    """Alarm below this share of step 0's effective strategies beyond the first; 0 is off."""
+    action: Literal["none", "stop", "raise_diversity_weight"] = "none"
+    """What an alarm does beside a warning: nothing, end the run with a checkpoint, or raise MUPO's
+    diversity weight."""
+    weight_factor: Annotated[float, Field(gt=1)] = 2.0
+    """The weight is multiplied by this at every evaluation that is below."""
+    max_weight_factor: Annotated[float, Field(gt=1)] = 4.0
+    """Most that the weight is multiplied by in all."""
+
+
 class CheckpointConfig(Section):
     """Checkpoints."""
 

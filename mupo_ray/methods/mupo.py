@@ -51,6 +51,8 @@ class Mupo:
         self._max_new_tokens = max_new_tokens
         self._num_steps = num_steps
         self._seed = seed
+        self.diversity_factor = 1.0
+        """Multiplies the annealed weight of diversity; a collapse alarm may raise it."""
 
     def score(
         self, cohorts: Sequence[Cohort], embeddings: Sequence[np.ndarray] | None, step: int
@@ -71,11 +73,13 @@ class Mupo:
         return {"reward/diversity_weight": self.diversity_weight(step)}
 
     def diversity_weight(self, step: int) -> float:
-        """Annealed weight of the diversity reward."""
+        """Annealed weight of the diversity reward, times its factor."""
         schedule = self._config.diversity_weight
         if isinstance(schedule, CosineAnnealing):
-            return cosine_weight(step, self._num_steps, high=schedule.start, low=schedule.end)
-        return exponential_weight(step, initial=schedule.start, decay=schedule.decay)
+            weight = cosine_weight(step, self._num_steps, high=schedule.start, low=schedule.end)
+        else:
+            weight = exponential_weight(step, initial=schedule.start, decay=schedule.decay)
+        return self.diversity_factor * weight
 
     def _score(
         self, cohort: Cohort, embeddings: np.ndarray | None, groups: np.ndarray, step: int

@@ -178,6 +178,15 @@ METRICS: tuple[Metric, ...] = (
             ("<set>/questions", "1", "questions asked"),
         ),
     ),
+    *_declare(
+        "collapse",
+        (
+            ("diversity_ratio", "1", "diversity of the evaluation over that of step 0"),
+            ("strategies_ratio", "1", "effective strategies beyond the first over step 0's"),
+            ("alarm", "1", "1 where one of the two is below its share"),
+            ("weight_factor", "1", "what the diversity weight is multiplied by from here on"),
+        ),
+    ),
 )
 
 

@@ -28,7 +28,14 @@ from mupo_ray.rollout.services import (
     wait_for_cards,
 )
 from mupo_ray.sync.placement import live_cluster, render, wait_for_plan
-from mupo_ray.train.entry import FAILURE_FILE, hash_of, make_renderer, train_loop
+from mupo_ray.train.entry import (
+    FAILURE_FILE,
+    STOP_FILE,
+    early_stop,
+    hash_of,
+    make_renderer,
+    train_loop,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -94,7 +101,7 @@ def run_training(
         stop_after_step: end early after this many finished steps, with a checkpoint.
 
     Returns:
-        The run's folder.
+        The run's folder. `stopped.json` in it says why, where a rule ended the run early.
 
     Raises:
         MupoError: whatever kept the run from its end, in one message.
@@ -108,6 +115,7 @@ def run_training(
     run_dir.mkdir(parents=True, exist_ok=True)
     failure_file = run_dir / FAILURE_FILE
     failure_file.unlink(missing_ok=True)
+    (run_dir / STOP_FILE).unlink(missing_ok=True)
     plan = wait_for_plan(config) if session is None else None
     if plan is not None:
         logger.info("placement\n%s", render(plan, live_cluster()))
@@ -130,6 +138,8 @@ def run_training(
     if failure_file.exists():
         record = json.loads(failure_file.read_text())
         raise getattr(errors, record["type"], TrainingError)(record["message"])
+    if (reason := early_stop(run_dir)) is not None:
+        logger.warning("%s", reason)
     return run_dir
 
 

@@ -21,13 +21,14 @@ import ray.train
 from mupo_ray.errors import DataError, MupoError, TrainingError, WeightSyncError
 from mupo_ray.evaluation.evaluate import eval_metrics, evaluate
 from mupo_ray.evaluation.samples import save_problems
+from mupo_ray.methods import Mupo
 from mupo_ray.observability.records import cohort_rows, save_rows
 from mupo_ray.sync.source import iter_weights
 from mupo_ray.train import checkpoint
 from mupo_ray.train.batch import TrainItem
 from mupo_ray.train.clock import Clock
 from mupo_ray.train.collective import from_rank_zero, gather_objects
-from mupo_ray.train.entry import FAILURE_FILE
+from mupo_ray.train.entry import FAILURE_FILE, STOP_FILE
 from mupo_ray.train.ledger import LedgerEntry
 from mupo_ray.train.stages import embed_step, sample_step, score_step
 from mupo_ray.train.summary import join, metrics_of, record_step
@@ -97,6 +98,9 @@ def train_runs(inputs: dict[str, Any]) -> None:
 
 def _train(w: Worker, stop_after_step: int | None) -> None:
     config = w.config
+    if w.collapse.stop_reason is not None:
+        _record_stop(w, w.start_step)
+        return
     _broadcast(w, w.start_step)  # C
     if w.start_step == 0 and w.eval_prompts is not None:
         _log(w, 0, _evaluate(w, 0))  # C
@@ -104,6 +108,8 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
         return
     for step in range(w.start_step, config.train.num_steps):
         clock = Clock()
+        if isinstance(w.method, Mupo):
+            w.method.diversity_factor = w.collapse.weight_factor
         sampled = sample_step(  # C
             config, step, stream=w.stream, pool=w.pool, verifier=w.verifier, clock=clock
         )
@@ -123,6 +129,7 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
         if w.eval_prompts is not None and (is_last or (step + 1) % config.eval.every_steps == 0):
             with clock("eval"):
                 stats |= _evaluate(w, step + 1)  # C
+            is_last = is_last or w.collapse.stop_reason is not None
         if is_last or (step + 1) % config.checkpoint.every_steps == 0:
             with clock("checkpoint"):
                 _save(w, step + 1, stats)  # C
@@ -141,6 +148,7 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
         stats["rollout/tokens_per_s"] = sum(record.lengths) / stats["time/rollout_s"]
         _log(w, step + 1, stats)
         if is_last:
+            _record_stop(w, step + 1)
             return
 
 
@@ -176,7 +184,7 @@ def _check_agreement(limit: float | None, stats: dict[str, float], step: int) ->
 
 
 def _evaluate(w: Worker, version: int) -> dict[str, float]:
-    """Evaluate on all ranks' shares; metrics on rank 0 (C)."""
+    """Evaluate on all ranks' shares, and watch what they show; rank 0's metrics (C)."""
     config = w.config.eval
     assert w.eval_prompts is not None
     mine = evaluate(
@@ -190,7 +198,12 @@ def _evaluate(w: Worker, version: int) -> dict[str, float]:
     problems = sorted((p for part in gather_objects(mine) for p in part), key=lambda p: p.position)
     if w.rank == 0:
         save_problems(w.run_dir / "eval" / config.name / f"step_{version:06d}.parquet", problems)
-    return eval_metrics(problems, config.name, config.pass_k)
+    found = from_rank_zero(eval_metrics(problems, config.name, config.pass_k))
+    seen = w.collapse.observe(version, found)
+    if w.rank == 0:
+        for line in seen.warnings:
+            logger.warning("%s", line)
+    return found | seen.metrics
 
 
 def _save(w: Worker, step: int, stats: dict[str, float]) -> None:
@@ -230,6 +243,13 @@ def _save_cohorts(w: Worker, step: int, scored: list[ScoredCohort]) -> None:
 def _log(w: Worker, step: int, stats: dict[str, float]) -> None:
     if w.rank == 0:
         w.tracker.log(step, stats)
+
+
+def _record_stop(w: Worker, step: int) -> None:
+    """Say why the run ends before its last step, where it does for a reason of its own."""
+    reason = w.collapse.stop_reason
+    if w.rank == 0 and reason is not None and step < w.config.train.num_steps:
+        (w.run_dir / STOP_FILE).write_text(json.dumps({"step": step, "message": reason}) + "\n")
 
 
 def _record_failure(run_dir: Path, err: MupoError) -> None:

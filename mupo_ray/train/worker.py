@@ -17,7 +17,7 @@ from mupo_ray.data.render import load_processor
 from mupo_ray.data.schema import open_table
 from mupo_ray.data.stream import PromptStream, load_prompts
 from mupo_ray.methods import Method, make_method
-from mupo_ray.observability.tracker import Tracker, open_trackers
+from mupo_ray.observability.tracker import Tracker, open_trackers, read_jsonl
 from mupo_ray.rewards.extract import opens_think
 from mupo_ray.rewards.verifier import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
@@ -26,6 +26,7 @@ from mupo_ray.rollout.services import Services, wait_for_services
 from mupo_ray.sync.broadcast import ObjectStoreChannel, WeightChannel
 from mupo_ray.sync.placement import Card
 from mupo_ray.train import checkpoint
+from mupo_ray.train.collapse import CollapseWatch
 from mupo_ray.train.collective import from_rank_zero
 from mupo_ray.train.entry import make_renderer
 from mupo_ray.train.ledger import Ledger
@@ -63,6 +64,7 @@ class Worker:
     encoder: PromptEncoder
     tracker: Tracker
     ledger: Ledger
+    collapse: CollapseWatch
     start_step: int
     in_session: bool
 
@@ -96,6 +98,9 @@ class Worker:
         start_step, position = _resume(policy, config)
         services = wait_for_services(inputs["switchboard"], config.rollout.start_timeout_s)
         channel = make_channel(config, services, rank)
+        # Opening the record cuts it back to the step that the run resumes from.
+        tracker = _tracker(config, rank, start_step)
+        collapse: CollapseWatch = from_rank_zero(_collapse_watch(config) if rank == 0 else None)
         stream = PromptStream(
             open_table(config.data.train),
             renderer,
@@ -139,8 +144,9 @@ class Worker:
             encoder=PromptEncoder(
                 config.model.path, config.data.min_pixels, config.data.max_pixels
             ),
-            tracker=_tracker(config, rank, start_step),
+            tracker=tracker,
             ledger=_ledger(config, rank, start_step),
+            collapse=collapse,
             start_step=start_step,
             in_session=inputs.get("in_session", False),
         )
@@ -243,6 +249,17 @@ def _tracker(config: Config, rank: int, start_step: int) -> Tracker:
 
 def _ledger(config: Config, rank: int, start_step: int) -> Any:
     return Ledger(config.run_dir / "ledger", next_step=start_step) if rank == 0 else None
+
+
+def _collapse_watch(config: Config) -> CollapseWatch:
+    """The watch as the run's record leaves it; on rank 0."""
+    watch = CollapseWatch(config.collapse, config.eval.name)
+    if config.eval.path is None:
+        logger.info("the collapse alarm is off: eval.path is null")
+        return watch
+    for line in watch.restore(read_jsonl(config.run_dir / "metrics.jsonl")):
+        logger.warning("%s", line)
+    return watch
 
 
 class _Silent:
