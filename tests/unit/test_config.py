@@ -16,6 +16,7 @@ from mupo_ray.config_text import base_yaml, to_yaml
 from mupo_ray.errors import ConfigError
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
+RAISING = ["collapse.action=raise_diversity_weight"]
 
 
 @pytest.fixture
@@ -257,6 +258,19 @@ def test_a_missing_file_is_named(tmp_path):
         (["reward.overlong.buffer_tokens=33"], ["= 33", "max_new_tokens = 32"]),
         (["reward.accuracy_weight=0", "reward.format_weight=0"], ["both 0"]),
         (["data.min_pixels=9", "data.max_pixels=4"], ["min_pixels = 9", "max_pixels = 4"]),
+        (["collapse.action=stop", "eval.path=null"], ["action = stop", "eval.path = None"]),
+        (
+            ["collapse.action=stop", "eval.num_samples=1", "eval.pass_k=[1]"],
+            ["action = stop", "num_samples = 1"],
+        ),
+        ([*RAISING, "method={name: grpo}"], ["diversity weight", "method.name = grpo"]),
+        ([*RAISING, "method={name: pass_k}"], ["diversity weight", "method.name = pass_k"]),
+        ([*RAISING, "method.num_groups=1"], ["num_groups = 1", "no diversity reward"]),
+        ([*RAISING, "method.diversity_weight={start: 0, end: 0}"], ["start = 0", "above 0"]),
+        (
+            [*RAISING, "method.reward_form=release", "collapse.max_weight_factor=2.5"],
+            ["max_weight_factor = 1", "accuracy_weight = 0.9"],
+        ),
     ],
 )
 def test_rules_across_fields(overrides, parts):
@@ -275,6 +289,9 @@ def test_rules_across_fields(overrides, parts):
         ["run.device=cuda", "sync.transport=ipc"],
         ["run.device=cuda", "sync.transport=object_store"],
         ["rollout.max_new_tokens=64"],
+        ["collapse.action=stop", "method={name: grpo}"],
+        RAISING,
+        [*RAISING, "method.reward_form=release", "collapse.max_weight_factor=2.25"],
     ],
 )
 def test_rules_leave_the_limit_itself(overrides):
