@@ -14,18 +14,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mupo_ray.evaluation.report_choice import Shown, choose
+from mupo_ray.evaluation.report_compare import compare_section, compare_to_first
 from mupo_ray.evaluation.report_curves import curves_section
 from mupo_ray.evaluation.report_estimates import set_names
 from mupo_ray.evaluation.report_measures import categories_section, measures_section
 from mupo_ray.evaluation.report_page import legend, page, save_page, table
 from mupo_ray.evaluation.report_pictures import open_pictures
-from mupo_ray.evaluation.report_problems import Grouping, Shown, choose, problems_html
+from mupo_ray.evaluation.report_problems import Grouping, ProblemCards
 from mupo_ray.evaluation.results import RESULTS_FILE, load_results
 from mupo_ray.evaluation.samples import SAMPLES_FILE, load_problems
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from mupo_ray.evaluation.report_pictures import Pictures
     from mupo_ray.evaluation.results import EvalResults
     from mupo_ray.evaluation.samples import EvaluatedProblem
 
@@ -36,6 +39,8 @@ class Shares:
 
     problems_by_rule: int = 4
     """Problems of a set by each rule of `report_problems.choose`."""
+    solved_alone: int = 3
+    """Problems of a set that one of two compared models alone solves, for each of the two."""
     listed: int = 16
     """Different responses of a model to a problem; the map has all."""
 
@@ -118,11 +123,21 @@ def eval_sections(
     results = {name: found.results for name, found in files.items()}
     curves = curves_section(results, first_series=first_series)
     categories = categories_section(results, first_series=first_series)
+    by_model = {name: found.problems for name, found in files.items()}
+    shown, counts = _shown(by_model, shares)
+    pairs = compare_to_first(by_model, shares.solved_alone)
+    compared = [item for pair in pairs for items in pair.shown.values() for item in items]
+    cards = ProblemCards([*shown, *compared], _pictures(results), grouping, shares.listed)
     sections = [
         ("curves", "Right answers against samples", curves),
         ("measures", "Measures", measures_section(results)),
         ("categories", "By category", categories),
-        ("problems", "Reasoning, problem by problem", _problems(files, grouping, shares)),
+        ("comparison", "Compared", compare_section(pairs, cards)),
+        (
+            "problems",
+            "Reasoning, problem by problem",
+            _problems(shown, counts, cards, grouping, shares),
+        ),
         ("evaluations", "How it was evaluated", _settings(results)),
     ]
     return [section for section in sections if section[2]]
@@ -143,19 +158,40 @@ def eval_intro(files: Mapping[str, EvalFiles]) -> str:
     )
 
 
-def _problems(files: Mapping[str, EvalFiles], grouping: Grouping, shares: Shares) -> str:
-    shown, pictures, counts = [], {}, []
-    for number, name in enumerate(set_names({n: f.results for n, f in files.items()})):
-        by_model = {n: f.problems[name] for n, f in files.items() if name in f.problems}
-        asked = [f.results.sets[name] for f in files.values() if name in f.results.sets]
-        pictures[name] = open_pictures(next((s.data for s in asked if s.data is not None), None))
-        chosen = choose(by_model, shares.problems_by_rule)
+def _shown(
+    by_model: Mapping[str, Mapping[str, Sequence[EvaluatedProblem]]], shares: Shares
+) -> tuple[list[Shown], list[str]]:
+    """Problems of every set by the rules of `choose`, and how many of how many they are."""
+    shown, counts = [], []
+    names = dict.fromkeys(name for problems in by_model.values() for name in problems)
+    for number, name in enumerate(names):
+        asked = {model: sets[name] for model, sets in by_model.items() if name in sets}
+        chosen = choose(asked, shares.problems_by_rule)
         shown += [
             Shown(key=f"p{number}-{i}", why=why, answers=answers)
             for i, (why, answers) in enumerate(chosen)
         ]
-        total = len({p.prompt_id for problems in by_model.values() for p in problems})
+        total = len({p.prompt_id for problems in asked.values() for p in problems})
         counts.append(f"{len(chosen)} of the {total:,} questions of {html.escape(name)}")
+    return shown, counts
+
+
+def _pictures(results: Mapping[str, EvalResults]) -> dict[str, Pictures]:
+    """Set -> its pictures, from the first data file that a model's results name."""
+    found = {}
+    for name in set_names(results):
+        asked = [r.sets[name].data for r in results.values() if name in r.sets]
+        found[name] = open_pictures(next((data for data in asked if data is not None), None))
+    return found
+
+
+def _problems(
+    shown: Sequence[Shown],
+    counts: Sequence[str],
+    cards: ProblemCards,
+    grouping: Grouping,
+    shares: Shares,
+) -> str:
     if not shown:
         return ""
     hint = (
@@ -178,7 +214,7 @@ def _problems(files: Mapping[str, EvalFiles], grouping: Grouping, shares: Shares
         )
         + "</ul>"
     )
-    return hint + problems_html(shown, pictures, grouping, shares.listed)
+    return hint + "".join(map(cards.html, shown))
 
 
 def _settings(results: Mapping[str, EvalResults]) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mupo_ray.core.diversity import pairwise_diversity
 from mupo_ray.core.grouping import partition
 from mupo_ray.evaluation.report_map import (
     NUM_GROUP_COLOURS,
@@ -24,6 +23,7 @@ from mupo_ray.evaluation.report_responses import answer_note, ask_html, clipped,
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
+    from mupo_ray.evaluation.report_choice import Shown
     from mupo_ray.evaluation.report_map import Plane
     from mupo_ray.evaluation.report_pictures import Pictures
     from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse
@@ -47,104 +47,62 @@ class Grouping:
         return partition(embeddings, fitting, min(self.min_group_size, len(embeddings)))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shown:
-    """A problem with the answers of each model that has any."""
+class ProblemCards:
+    """Cards of problems whose maps all have one scale."""
 
-    key: str
-    """Begins the ids of the problem's elements."""
-    why: str
-    """Plain text: the rule that chose it."""
-    answers: dict[str, EvaluatedProblem]
-    """Model -> its answers, in the report's order of models."""
+    def __init__(
+        self,
+        shown: Sequence[Shown],
+        pictures: Mapping[str, Pictures],
+        grouping: Grouping,
+        max_listed: int,
+    ) -> None:
+        """Lay out the maps.
 
-    @property
-    def problem(self) -> EvaluatedProblem:
-        """The problem itself, whoever answered it."""
-        return next(iter(self.answers.values()))
+        Args:
+            shown: every problem that the page has a card of.
+            pictures: set -> where its pictures are.
+            grouping: of the responses.
+            max_listed: different responses of a model to a problem that are listed.
+        """
+        self._pictures, self._grouping, self._max_listed = pictures, grouping, max_listed
+        self._planes = {item.key: _plane(item.answers.values()) for item in shown}
+        planes = [p for p in self._planes.values() if p is not None]
+        self._extent = max((reach(p.places) for p in planes), default=0.0)
 
+    def html(self, item: Shown, *, side_by_side: bool = False) -> str:
+        """One card.
 
-def choose(
-    by_model: Mapping[str, Sequence[EvaluatedProblem]], num_each: int
-) -> list[tuple[str, dict[str, EvaluatedProblem]]]:
-    """Problems of a set to show: the most divergent, the worst, and the first ones.
-
-    Args:
-        by_model: model -> its problems of the set.
-        num_each: problems by each rule; one that several rules choose counts for the first.
-
-    Returns:
-        Why, and the answers of each model.
-    """
-    answers: dict[str, dict[str, EvaluatedProblem]] = {}
-    for model, problems in by_model.items():
-        for problem in problems:
-            if problem.samples:
-                answers.setdefault(problem.prompt_id, {})[model] = problem
-    ids = sorted(answers, key=lambda i: (next(iter(answers[i].values())).position, i))
-    diversity = {i: _mean(map(_diversity, answers[i].values())) for i in ids}
-    right = {i: _mean(_right_frac(p) for p in answers[i].values()) for i in ids}
-    divergent = [i for i in ids if diversity[i] > 0.0]
-    rules = (
-        ("most divergent", sorted(divergent, key=lambda i: -diversity[i])),
-        ("fewest right", sorted(ids, key=lambda i: right[i])),
-        ("first of the set", ids),
-    )
-    taken: dict[str, str] = {}
-    for why, order in rules:
-        for i in [i for i in order if i not in taken][:num_each]:
-            taken[i] = why
-    return [(why, answers[i]) for i, why in taken.items()]
-
-
-def problems_html(
-    shown: Sequence[Shown], pictures: Mapping[str, Pictures], grouping: Grouping, max_listed: int
-) -> str:
-    """Cards of problems whose maps all have one scale.
-
-    Args:
-        shown: the problems.
-        pictures: set -> where its pictures are.
-        grouping: of the responses.
-        max_listed: responses of a model to a problem that are listed.
-    """
-    planes = {item.key: _plane(item.answers.values()) for item in shown}
-    extent = max((reach(p.places) for p in planes.values() if p is not None), default=0.0)
-    return "".join(
-        _card(item, planes[item.key], extent, pictures, grouping, max_listed) for item in shown
-    )
-
-
-def _card(
-    item: Shown,
-    flat: Plane | None,
-    extent: float,
-    pictures: Mapping[str, Pictures],
-    grouping: Grouping,
-    max_listed: int,
-) -> str:
-    problem = item.problem
-    category = "" if problem.category is None else f" Category {html.escape(problem.category)}."
-    facts = (
-        f"<p>Gold answer <b>{html.escape(problem.answer)}</b>.{category}</p>"
-        f'<p class="why">{html.escape(problem.set_name)}, question {problem.position + 1}: '
-        f"{html.escape(item.why)}</p>"
-    )
-    found = pictures[problem.set_name].of(problem.position, problem.image_sha256)
-    ask = ask_html(pictures_html(found), problem.question, facts)
-    maps, lists, start = [], [], 0
-    for number, (model, answered) in enumerate(item.answers.items()):
-        cohort = _Cohort(f"{item.key}-{number}", model, answered, grouping, max_listed)
-        lists.append(cohort.list_html(is_open=len(item.answers) == 1))
-        if flat is not None and answered.embeddings is not None:
-            stop = start + len(answered.samples)
-            maps.append(cohort.map_html(spread(flat.places[start:stop], extent)))
-            start = stop
-    drawn = ""
-    if flat is not None:
-        note = f"The plane shows {flat.variance_frac:.0%} of the variance of these responses."
-        drawn = f'<div class="maps">{"".join(maps)}</div><p class="hint small">{note}</p>'
-    return f'<article class="cohort problem" id="{item.key}">{ask}{drawn}{"".join(lists)}</article>'
+        Args:
+            item: of those that the maps were laid out for.
+            side_by_side: the models' responses stand beside each other and open.
+        """
+        problem, flat = item.problem, self._planes[item.key]
+        category = "" if problem.category is None else f" Category {html.escape(problem.category)}."
+        facts = (
+            f"<p>Gold answer <b>{html.escape(problem.answer)}</b>.{category}</p>"
+            f'<p class="why">{html.escape(problem.set_name)}, question {problem.position + 1}: '
+            f"{html.escape(item.why)}</p>"
+        )
+        found = self._pictures[problem.set_name].of(problem.position, problem.image_sha256)
+        ask = ask_html(pictures_html(found), problem.question, facts)
+        is_open = side_by_side or len(item.answers) == 1
+        maps, lists, start = [], [], 0
+        for number, (model, answered) in enumerate(item.answers.items()):
+            key = f"{item.key}-{number}"
+            cohort = _Cohort(key, model, answered, self._grouping, self._max_listed)
+            lists.append(cohort.list_html(is_open=is_open))
+            if flat is not None and answered.embeddings is not None:
+                stop = start + len(answered.samples)
+                maps.append(cohort.map_html(spread(flat.places[start:stop], self._extent)))
+                start = stop
+        drawn, said = "", "".join(lists)
+        if flat is not None:
+            note = f"The plane shows {flat.variance_frac:.0%} of the variance of these responses."
+            drawn = f'<div class="maps">{"".join(maps)}</div><p class="hint small">{note}</p>'
+        if side_by_side:
+            said = f'<div class="sides">{said}</div>'
+        return f'<article class="cohort problem" id="{item.key}">{ask}{drawn}{said}</article>'
 
 
 class _Cohort:
@@ -280,15 +238,3 @@ def _plane(answers: Iterable[EvaluatedProblem]) -> Plane | None:
     if not vectors or len({v.shape[1] for v in vectors}) > 1:
         return None
     return plane(np.concatenate(vectors))
-
-
-def _diversity(problem: EvaluatedProblem) -> float:
-    return 0.0 if problem.embeddings is None else pairwise_diversity(problem.embeddings)
-
-
-def _right_frac(problem: EvaluatedProblem) -> float:
-    return problem.num_correct / len(problem.samples)
-
-
-def _mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))

@@ -92,6 +92,7 @@ h4 { font-size: .95rem; margin: 0 0 .35rem; }
 .tables thead th:first-child { font-weight: 600; }
 .g0 { --g: var(--g0); } .g1 { --g: var(--g1); } .g2 { --g: var(--g2); }
 .g3 { --g: var(--g3); } .g4 { --g: var(--g4); } .g5 { --g: var(--g5); }
+.up { color: var(--good); } .down { color: var(--bad); }
 .swatch { display: inline-block; width: .75rem; height: .75rem; border-radius: 50%;
   background: var(--g); margin-right: .4rem; vertical-align: -1px; }
 .maps { display: grid; gap: 1rem; margin: .9rem 0 .4rem;
@@ -132,7 +133,7 @@ footer { color: var(--muted); font-size: .85rem; margin: 3rem 0 2rem; }
   .tables tbody th { max-width: 8.2rem; }
   .responses li { grid-template-columns: 1fr; }
   th, td { padding: .3rem .4rem; } table { font-size: .85rem; }
-  tbody th { max-width: 8.2rem; overflow-wrap: anywhere; }
+  tbody th { max-width: 8.2rem; min-width: 5.6rem; overflow-wrap: anywhere; }
   tbody th small, td small { font-size: .68rem; }
   h1 { font-size: 1.4rem; } }
 @media print { .legend { position: static; } }

@@ -16,9 +16,10 @@ import pytest
 from eval_folders import NUM_SAMPLES, sample, vectors, write_data, write_evaluation
 
 from mupo_ray.errors import DataError
+from mupo_ray.evaluation.report_choice import choose
 from mupo_ray.evaluation.report_eval import Shares, write_eval_report
 from mupo_ray.evaluation.report_map import plane, reach, spread
-from mupo_ray.evaluation.report_problems import Grouping, choose
+from mupo_ray.evaluation.report_problems import Grouping
 from mupo_ray.evaluation.report_responses import response_html
 from mupo_ray.evaluation.samples import EvaluatedProblem
 
@@ -202,10 +203,11 @@ def test_what_is_not_shown_is_said(tmp_path: Path) -> None:
 def test_pictures_come_from_the_data_file(folders: dict[str, Path], tmp_path: Path) -> None:
     path = tmp_path / "r.html"
     text = write_eval_report(folders, path, "t").read_text()
-    assert text.count("<img ") == 4 and "picture not found" not in text
+    # Four problems, and the one that mupo alone solves once more.
+    assert text.count("<img ") == 5 and "picture not found" not in text
     write_data(tmp_path / "data" / "heldout.parquet", 2)
     text = write_eval_report(folders, path, "t").read_text()
-    assert text.count("<img ") == 2 and text.count("picture not found") == 2
+    assert text.count("<img ") == 3 and text.count("picture not found") == 2
 
 
 def test_tables_hold_measures_categories_and_gaps(folders: dict[str, Path], tmp_path: Path) -> None:
@@ -223,6 +225,21 @@ def test_tables_hold_measures_categories_and_gaps(folders: dict[str, Path], tmp_
         *("1.000", "1.000", "0.000", "0.000"),
         *("0.500", "0.500", "0.500", "0.500"),
     ]
+
+
+def test_models_are_compared_with_the_first(folders: dict[str, Path], tmp_path: Path) -> None:
+    text = write_eval_report(folders, tmp_path / "r.html", "t").read_text()
+    found = text[text.index('id="comparison"') : text.index('id="problems"')]
+    assert "<h3>&lt;b&gt;grpo against mupo, heldout (4 questions)</h3>" in found
+    # Greedy answers are right where more than four samples are: on 1 and 3 in both.
+    assert "both right on 2, only mupo on 0, only &lt;b&gt;grpo on 0, neither on 2" in found
+    row = re.findall(r"pass@1</th><td>([\d.]+)</td><td>([\d.]+)</td><td>([-+\d.]+)", found)
+    assert row == [("0.472", "0.500", "+0.028")]
+    # Question 1 has three right samples of mupo, none of grpo.
+    assert "&lt;b&gt;grpo solves 0 questions that mupo never does; mupo solves 1" in found
+    assert "mupo solves it in 3 of 9 samples, &lt;b&gt;grpo in none of 9" in found
+    assert found.count('<article class="cohort problem"') == 1
+    assert len(re.findall('<details id="c0-0-0-[01]" open>', found)) == 2
 
 
 def test_curves_say_their_values(folders: dict[str, Path], tmp_path: Path) -> None:
