@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import json
 import os
 import queue
 import random
@@ -234,4 +235,6 @@ def _pause_s(error: Exception, attempt: int, first_s: float) -> float:
 def _said(error: Exception, timeout_s: float) -> str:
     if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
         return f"no reply within {timeout_s:g} s"
+    if isinstance(error, json.JSONDecodeError):
+        return f"a reply that is not JSON: {error}"
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
