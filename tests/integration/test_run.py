@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -27,6 +28,7 @@ from mupo_ray.errors import CheckpointError, ConfigError, EmbeddingError, Traini
 from mupo_ray.observability.tracker import read_jsonl
 from mupo_ray.rollout.embedder import TextEmbedder
 from mupo_ray.rollout.services import Services
+from mupo_ray.train.entry import early_stop
 from mupo_ray.train.launch import run_training
 from mupo_ray.train.ledger import LedgerEntry, read_ledger
 from mupo_ray.train.session import Session, open_session
@@ -226,6 +228,56 @@ def test_two_sharded_workers_do_what_one_does(
     assert metrics(two.run_dir)[2]["sync/logprob_diff_max"] <= 1e-4
 
 
+def test_a_collapse_alarm_stops_the_run_until_it_is_told_to_go_on(
+    whole: Path, session: Session, make_config: MakeConfig
+) -> None:
+    # Half-way between checkpoints; no run has a hundred times the diversity it began with.
+    settings = (*LEARNING, "checkpoint.every_steps=4", "collapse.diversity_share=100")
+    config = make_config("stopped", *settings, "collapse.action=stop")
+    for attempt in ("stops", "is stopped still"):
+        run_training(config, session=session)
+        assert [row["step"] for row in metrics(config.run_dir)] == [0, 1, 2], attempt
+        told = early_stop(config.run_dir)
+        assert told is not None
+        assert re.match(
+            r"stopped at step 2: collapse alarm: diversity at [\d.]+ of step 0's, below 100", told
+        )
+    base, first, last = metrics(config.run_dir)
+    assert last["collapse/alarm"] == 1
+    key = "eval/heldout/diversity"
+    assert last["collapse/diversity_ratio"] == pytest.approx(last[key] / base[key])
+    assert not any(name.startswith("collapse/") for name in {**base, **first})
+
+    run_training(make_config("stopped", *settings), session=session)
+    assert early_stop(config.run_dir) is None
+    assert prompt_ids(config.run_dir) == prompt_ids(whole)
+    for mine, other in zip(metrics(config.run_dir), metrics(whole), strict=True):
+        assert mine.get("loss/total") == pytest.approx(other.get("loss/total"), abs=1e-5)
+
+
+def test_a_raised_diversity_weight_outlives_a_break(
+    session: Session, make_config: MakeConfig
+) -> None:
+    settings = (
+        *LEARNING,
+        "train.num_steps=3",
+        "eval.every_steps=1",
+        "collapse={action: raise_diversity_weight, diversity_share: 100}",
+    )
+    unbroken = make_config("raised", *settings)
+    run_training(unbroken, session=session)
+    # Cosine from 0.4 to 0.1 over 3 steps, doubled after each evaluation and at most fourfold.
+    rows = metrics(unbroken.run_dir)[1:]
+    weights_of_diversity = [row["reward/diversity_weight"] for row in rows]
+    assert weights_of_diversity == pytest.approx([0.4, 2 * 0.325, 4 * 0.175])
+    assert [row["collapse/weight_factor"] for row in rows] == [2, 4, 4]
+
+    config = make_config("raised_broken", *settings)
+    run_training(config, session=session, stop_after_step=2)
+    run_training(config, session=session)
+    assert_same_course(config.run_dir, unbroken.run_dir)
+
+
 def test_another_configuration_under_the_same_name_is_refused(
     whole: Path, session: Session, make_config: MakeConfig
 ) -> None:
@@ -325,3 +377,18 @@ def test_a_run_that_does_not_fit_the_session_is_refused(
         run_training(make_config("wide", "train.num_workers=2"), session=session)
     with pytest.raises(ConfigError, match="open a session of its own"):
         run_training(make_config("other", "rollout.max_num_seqs=8"), session=session)
+
+
+def test_a_reward_of_ones_own_counts(session: Session, make_config: MakeConfig) -> None:
+    config = make_config(
+        "own_reward",
+        'reward.extra=[{name: brevity, path: "own_rewards:brevity", weight: 0.5}]',
+        "train.num_steps=1",
+        "eval.path=null",
+    )
+    run_training(config, session=session)
+    rows = pq.read_table(config.run_dir / "rollouts" / "step_000000.parquet").to_pylist()
+    expected = [0.5 / len(row["completion_ids"]) for row in rows]
+    assert [row["reward_parts"]["brevity"] for row in rows] == pytest.approx(expected)
+    (step,) = metrics(config.run_dir)
+    assert step["reward/extra/brevity/mean"] == pytest.approx(sum(expected) / len(expected))
