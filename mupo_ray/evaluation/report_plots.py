@@ -198,7 +198,8 @@ def span_plot(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) ->
                 for y in line.y:
                     ends = [line.band[0][0], line.band[1][0]]
                     axes.plot(ends, [y, y], color=shade, linewidth=0.8, alpha=0.6)
-        axes.margins(x=0.12)
+        most = max(ends for line in lines for ends in (line.band or (line.x, line.x))[1])
+        axes.set_xlim(0.0, 1.15 * max(most, 0.01))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
 
     return _render(draw, alt, x_label, y_label)

@@ -100,9 +100,12 @@ class ProblemCards:
         if flat is not None:
             note = f"The plane shows {flat.variance_frac:.0%} of the variance of these responses."
             drawn = f'<div class="maps">{"".join(maps)}</div><p class="hint small">{note}</p>'
+        body = drawn + said
         if side_by_side:
-            said = f'<div class="sides">{said}</div>'
-        return f'<article class="cohort problem" id="{item.key}">{ask}{drawn}{said}</article>'
+            body = f'{drawn}<div class="sides">{said}</div>'
+        elif len(item.answers) == 1 and drawn:
+            body = f'<div class="beside"><div>{drawn}</div>{said}</div>'
+        return f'<article class="cohort problem" id="{item.key}">{ask}{body}</article>'
 
 
 class _Cohort:

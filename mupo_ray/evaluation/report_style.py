@@ -122,8 +122,14 @@ h4 { font-size: .95rem; margin: 0 0 .35rem; }
 .key .pt { position: relative; display: inline-block; margin: 0 .45rem 0 .1rem;
   vertical-align: -2px; }
 .responses li:target, .responses li.lit { outline: 2px solid var(--link); }
-.problem > details { border-top: 1px solid var(--grid); margin: .5rem 0 0; padding-top: .3rem; }
+.problem > details { border-top: 1px solid var(--grid);
+  margin: .5rem 0 0; padding-top: .3rem; }
 .problem > details > summary { font-weight: 600; font-size: .94rem; }
+.beside { display: grid; gap: 0 1.4rem; grid-template-columns: minmax(0, 25rem) minmax(0, 1fr); }
+.beside > details { margin-top: .6rem; }
+.beside > div { position: sticky; top: 3rem; align-self: start; }
+@media (max-width: 800px) { .beside { grid-template-columns: minmax(0, 1fr); }
+  .beside > div { position: static; } }
 .sides { display: grid; gap: 0 1.2rem;
   grid-template-columns: repeat(auto-fit, minmax(min(100%, 300px), 1fr)); }
 a:focus-visible, summary:focus-visible, .scroll:focus-visible { outline: 2px solid var(--link);
