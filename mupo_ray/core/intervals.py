@@ -70,8 +70,11 @@ def score_interval(
     is_single = sizes < 2
     if is_single.all():
         return MeanInterval(value=value, low=None, high=None)
+    if len(parts) > 1:
+        # The bootstrap's variance is (n - 1) / n of the unbiased one: much in a small category.
+        variances *= sizes / np.maximum(sizes - 1.0, 1.0)
     # The spread of a part of one problem is unknown: taken to be that of the others.
-    pooled = (variances * sizes)[~is_single].sum() / sizes[~is_single].sum()
+    pooled = (variances * (sizes - 1.0)).sum() / (sizes - 1.0).sum()
     terms = np.where(is_single, pooled, variances) / sizes / len(parts) ** 2
     variance = float(terms.sum())
     freedom = float(sizes.sum()) - len(parts)

@@ -113,6 +113,20 @@ def test_intervals_cover_at_their_level(size, k, shape):
     assert share == pytest.approx(LEVEL, abs=0.02 + 2 * np.sqrt(0.05 * 0.95 / num_sets))
 
 
+def test_means_of_categories_cover_at_their_level():
+    rng = np.random.default_rng(9)
+    # Mean pass@1 of Beta(a, b) is a / (a + b).
+    shapes = {10: (0.5, 0.5), 12: (1, 2), 14: (2, 1), 60: (1, 1)}
+    truth = np.mean([a / (a + b) for a, b in shapes.values()])
+    num_sets = 1500
+    hits = 0
+    for _ in range(num_sets):
+        parts = [rng.binomial(16, rng.beta(*ab, size)) / 16 for size, ab in shapes.items()]
+        found = score_interval(parts)
+        hits += found.low <= truth <= found.high
+    assert hits / num_sets == pytest.approx(LEVEL, abs=0.02 + 2 * np.sqrt(0.05 * 0.95 / num_sets))
+
+
 def test_paired_intervals_cover_at_their_level():
     """Two runs on the same problems: abilities go together, samples do not."""
     rng = np.random.default_rng(8)
