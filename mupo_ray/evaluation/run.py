@@ -251,13 +251,10 @@ def _measure(
     sets: Mapping[str, Sequence[EvaluatedProblem]],
     sampling: SamplingSettings,
 ) -> EvalResults:
-    results = measure_evaluation(
+    return measure_evaluation(
         sets,
         model=contestant.name,
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         sampling=sampling,
-    )
-    data = {run.source.spec.name: str(Path(run.source.table.spec).absolute()) for run in runs}
-    return replace(
-        results, sets={name: replace(s, data=data[name]) for name, s in results.sets.items()}
+        data={run.source.spec.name: str(Path(run.source.table.spec).absolute()) for run in runs},
     )
