@@ -28,6 +28,8 @@ class DemoConfig:
     train_rows: int = 2048
     eval_rows: int = 256
     test_rows: int = 256
+    hinted: bool = False
+    """Whether the hidden cells show a hint: puzzles in which choosing well can be learned."""
     warm_start: WarmStartConfig = field(default_factory=WarmStartConfig)
 
     def digest(self) -> str:
@@ -67,9 +69,11 @@ def prepare_demo(folder: Path, config: DemoConfig | None = None) -> Demo:
     for stale in (data, model):
         shutil.rmtree(stale, ignore_errors=True)
     sizes = {"train": config.train_rows, "eval": config.eval_rows, "test": config.test_rows}
-    files = write_puzzles(data, config.seed, sizes)
+    files = write_puzzles(data, config.seed, sizes, hinted=config.hinted)
     held_out = [board for split in ("eval", "test") for board in read_boards(files[split])]
-    trained, reports = warm_start.warm_start(config.warm_start, exclude=held_out)
+    trained, reports = warm_start.warm_start(
+        config.warm_start, exclude=held_out, hinted=config.hinted
+    )
     save_model(model, trained)
     stages = [asdict(report) for report in reports]
     stamp.write_text(

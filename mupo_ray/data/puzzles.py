@@ -5,6 +5,10 @@ form four disjoint pairs, one a strategy, and each strategy computes a candidate
 alone. Exactly two of the four candidates are the truth; which two cannot be seen without computing
 them all.
 
+A hinted puzzle shows four quadrants in the hidden cell, one a strategy: white says valid, black
+says invalid, and each is right with probability `HINT_ACCURACY`. Which strategy to trust can then
+be told from the picture.
+
 Columns are a, b, c and rows 1, 2, 3; a board lists a1 b1 c1 a2 b2 c2 a3 b3.
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from itertools import combinations, product
@@ -33,6 +37,9 @@ PROMPT = "<image> missing number ?"
 """The question of every puzzle, with the placeholder of its picture."""
 
 MIN_TRUTH, MAX_TRUTH = 2, 8
+
+HINT_ACCURACY = 0.9
+"""Probability that a quadrant of a hinted puzzle tells the truth about its strategy."""
 
 
 class Strategy(StrEnum):
@@ -85,6 +92,8 @@ class Puzzle:
     """The eight visible numbers, 1 to 9, in the order of `CELLS`."""
     truth: int
     """The hidden number, 2 to 8."""
+    hint: tuple[Strategy, ...] | None = None
+    """Strategies whose quadrant is white; None where the hidden cell shows a question mark."""
 
     def readings(self, strategy: Strategy) -> tuple[int, int]:
         """The two numbers that a strategy reads."""
@@ -124,6 +133,14 @@ def sample_puzzle(rng: np.random.Generator) -> Puzzle:
     return Puzzle(board=tuple(board[cell] for cell in CELLS), truth=truth)
 
 
+def add_hint(puzzle: Puzzle, rng: np.random.Generator) -> Puzzle:
+    """The same board with a hint: the valid strategies, each bit flipped independently."""
+    flips = rng.random(len(Strategy)) >= HINT_ACCURACY
+    valid = puzzle.valid
+    hint = tuple(s for s, flip in zip(Strategy, flips, strict=True) if (s in valid) != flip)
+    return replace(puzzle, hint=hint)
+
+
 @cache
 def pair_weights() -> tuple[tuple[tuple[Strategy, Strategy], ...], np.ndarray]:
     """The six pairs of strategies that may be the valid ones, and [6] their probabilities.
@@ -144,7 +161,10 @@ def pair_weights() -> tuple[tuple[tuple[Strategy, Strategy], ...], np.ndarray]:
 
 
 def render(puzzle: Puzzle, rng: np.random.Generator) -> np.ndarray:
-    """Draw a board.
+    """Draw a board, and in its hidden cell the hint or a question mark.
+
+    A quadrant of the hint is one patch of the vision tower; they read row, col, diag, pair from top
+    left to bottom right.
 
     Returns:
         [84, 84, 3] uint8 picture. Offsets, ink and noise come from `rng`, so two pictures of a
@@ -161,10 +181,15 @@ def render(puzzle: Puzzle, rng: np.random.Generator) -> np.ndarray:
             row = top + 6 + 8 * (lattice // 3) + int(offsets[index, 0])
             col = left + 6 + 8 * (lattice % 3) + int(offsets[index, 1])
             pixels[row - 2 : row + 3, col - 2 : col + 3] = inks[index]
-    top = left = 2 * CELL_PIXELS
-    glyph = np.kron(_QUESTION_MARK, np.ones((2, 2), dtype=bool))
-    row, col = top + 7 + int(offsets[8, 0]), left + 9 + int(offsets[8, 1])
-    pixels[row : row + glyph.shape[0], col : col + glyph.shape[1]][glyph] = _GRID
+    hidden = pixels[2 * CELL_PIXELS :, 2 * CELL_PIXELS :]
+    if puzzle.hint is None:
+        glyph = np.kron(_QUESTION_MARK, np.ones((2, 2), dtype=bool))
+        row, col = 7 + int(offsets[8, 0]), 9 + int(offsets[8, 1])
+        hidden[row : row + glyph.shape[0], col : col + glyph.shape[1]][glyph] = _GRID
+    else:
+        bits = np.array([s in puzzle.hint for s in Strategy]).reshape(2, 2)
+        quadrants = np.kron(255 * bits, np.ones((CELL_PIXELS // 2, CELL_PIXELS // 2)))
+        hidden[1:, 1:] = quadrants[1:, 1:, None]  # The grid lines stay.
     pixels += _NOISE_SIGMA * rng.standard_normal(pixels.shape, dtype=np.float32)
     return np.clip(np.rint(pixels, out=pixels), 0, 255, out=pixels).astype(np.uint8)
 

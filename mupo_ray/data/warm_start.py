@@ -9,7 +9,8 @@ Three stages, plain torch:
     broaden  the same with half of the texts hasty
 
 Every strategy is executed faithfully whether or not it is valid in the puzzle, so the result knows
-every way to reason and not which one to trust: that is left to reinforcement learning.
+every way to reason and not which one to trust: that is left to reinforcement learning. On hinted
+puzzles it leans towards what the hint recommends, too little to profit much from it.
 
 Letters: M = puzzles, B = puzzles of a step, P = prompt tokens, L = tokens of a packed row.
 """
@@ -29,13 +30,19 @@ from torch.nn import functional
 from transformers import Qwen2_5_VLForConditionalGeneration
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
 
-from mupo_ray.data.puzzle_text import MAX_RESPONSE_TOKENS, sample_response
+from mupo_ray.data.puzzle_text import (
+    MAX_RESPONSE_TOKENS,
+    choose_strategies,
+    opening_words,
+    sample_response,
+)
 from mupo_ray.data.puzzles import (
     CELL_PIXELS,
     CELLS,
     PROMPT,
     Puzzle,
     Strategy,
+    add_hint,
     render,
     sample_puzzle,
 )
@@ -72,7 +79,7 @@ class WarmStartConfig:
     broaden_steps: int = 200
     broaden_lr: float = 2e-3
     batch: int = 16
-    """Puzzles a step of the language stages; each carries one text a strategy."""
+    """Puzzles a step of the language stages; each carries four texts."""
     careful_frac: float = 0.5
     """Share of careful texts in the last stage."""
 
@@ -89,20 +96,24 @@ class StageReport:
 
 
 def warm_start(
-    config: WarmStartConfig, *, exclude: Collection[tuple[int, ...]] = ()
+    config: WarmStartConfig,
+    *,
+    exclude: Collection[tuple[int, ...]] = (),
+    hinted: bool = False,
 ) -> tuple[Qwen2_5_VLForConditionalGeneration, list[StageReport]]:
     """Train a model from random weights.
 
     Args:
-        config: sizes and rates; equal configs give equal weights on the same machine.
+        config: sizes and rates; equal arguments give equal weights on the same machine.
         exclude: boards that must not be trained on, such as those of an evaluation set.
+        hinted: whether the puzzles carry hints.
 
     Returns:
         The float32 model in evaluation mode, and one report a stage.
     """
     model = build_model(config.seed, tie=config.tie)
     rng = np.random.default_rng([config.seed, 1])
-    puzzles, patches = draw_pictures(config.num_puzzles, frozenset(exclude), rng)
+    puzzles, patches = draw_pictures(config.num_puzzles, frozenset(exclude), rng, hinted=hinted)
 
     def see_loss() -> torch.Tensor:
         rows = rng.integers(len(puzzles), size=config.see_batch)
@@ -117,7 +128,10 @@ def warm_start(
     def text_loss(careful_frac: float) -> torch.Tensor:
         rows = rng.integers(len(puzzles), size=config.batch)
         texts = [
-            [sample_response(puzzles[i], s, rng, careful_frac=careful_frac) for s in Strategy]
+            [
+                sample_response(puzzles[i], strategy, rng, careful_frac=careful_frac)
+                for strategy in choose_strategies(puzzles[i], rng)
+            ]
             for i in rows
         ]
         return packer.loss(features[rows], texts)
@@ -133,7 +147,11 @@ def warm_start(
 
 
 def draw_pictures(
-    num: int, exclude: frozenset[tuple[int, ...]], rng: np.random.Generator
+    num: int,
+    exclude: frozenset[tuple[int, ...]],
+    rng: np.random.Generator,
+    *,
+    hinted: bool = False,
 ) -> tuple[list[Puzzle], torch.Tensor]:
     """Draw puzzles and pictures.
 
@@ -146,6 +164,9 @@ def draw_pictures(
         puzzle = sample_puzzle(rng)
         if puzzle.board not in exclude:
             puzzles.append(puzzle)
+    if hinted:
+        (hint_rng,) = rng.spawn(1)
+        puzzles = [add_hint(puzzle, hint_rng) for puzzle in puzzles]
     pixels = torch.from_numpy(np.stack([render(puzzle, rng) for puzzle in puzzles]))
     # M, cell row, patch row, pixel row, cell column, patch column, pixel column, channel
     cut = pixels.view(num, 3, 2, _PATCH, 3, 2, _PATCH, 3).permute(0, 1, 4, 2, 5, 7, 3, 6)
@@ -189,17 +210,28 @@ def image_features(
 def seeing_loss(
     model: Qwen2_5_VLForConditionalGeneration, patches: torch.Tensor, puzzles: list[Puzzle]
 ) -> torch.Tensor:
-    """Cross entropy of each visible image token's number, plus that of its cell's name."""
+    """Cross entropy of each visible image token's number, plus that of its cell's name.
+
+    Where there is a hint, its token must also name the white quadrants' strategies, each by the
+    words that open its texts.
+    """
     ids = {token: i for i, token in enumerate(vocabulary())}
     embeddings = model.get_input_embeddings().weight
-    features = image_features(model, patches)[:, : len(CELLS)].flatten(0, 1)
+    tokens = image_features(model, patches)
+    features = tokens[:, : len(CELLS)].flatten(0, 1)
     numbers = torch.tensor([number - 1 for puzzle in puzzles for number in puzzle.board])
     cells = torch.arange(len(CELLS)).repeat(len(puzzles))
     number_words = embeddings[[ids[str(n)] for n in range(1, 10)]]
     cell_words = embeddings[[ids[cell] for cell in CELLS]]
-    return functional.cross_entropy(features @ number_words.T, numbers) + functional.cross_entropy(
-        features @ cell_words.T, cells
-    )
+    loss = functional.cross_entropy(features @ number_words.T, numbers)
+    loss = loss + functional.cross_entropy(features @ cell_words.T, cells)
+    hints = [puzzle.hint for puzzle in puzzles if puzzle.hint is not None]
+    if not hints:
+        return loss
+    openings = [(strategy, word) for strategy in Strategy for word in opening_words(strategy)]
+    white = torch.tensor([[float(strategy in hint) for strategy, _ in openings] for hint in hints])
+    words = embeddings[[ids[word] for _, word in openings]]
+    return loss + functional.binary_cross_entropy_with_logits(tokens[:, -1] @ words.T, white)
 
 
 class TextPacker:

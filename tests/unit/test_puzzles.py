@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,17 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from mupo_ray.data.demo import DemoConfig, prepare_demo
-from mupo_ray.data.puzzle_files import PUZZLE_SCHEMA, puzzle_of_row, read_boards, write_puzzles
+from mupo_ray.data.puzzle_files import (
+    HINTED_SCHEMA,
+    PUZZLE_SCHEMA,
+    puzzle_of_row,
+    read_boards,
+    write_puzzles,
+)
 from mupo_ray.data.puzzle_text import (
     MAX_RESPONSE_TOKENS,
+    choose_strategies,
+    opening_words,
     read_response,
     sample_response,
     write_response,
@@ -26,6 +36,7 @@ from mupo_ray.data.puzzles import (
     VALIDITY,
     Puzzle,
     Strategy,
+    add_hint,
     encode_png,
     pair_weights,
     render,
@@ -44,6 +55,7 @@ from mupo_ray.data.warm_start import (
     WarmStartConfig,
     draw_pictures,
     image_features,
+    seeing_loss,
     warm_start,
 )
 
@@ -115,6 +127,61 @@ def test_pictures_repeat_and_differ_by_seed() -> None:
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
     assert np.array_equal(np.asarray(Image.open(io.BytesIO(encode_png(first)))), first)
+
+
+def test_plain_pictures_are_what_they_were() -> None:
+    pixels = render(BY_HAND, np.random.default_rng(1))
+    assert hashlib.sha256(pixels.tobytes()).hexdigest() == (
+        "f1a1c08c14373c646364dd988e0ca7ecb025c17890610993088ac0b52a3e6871"
+    )
+
+
+def test_a_hint_shows_a_white_quadrant_for_each_strategy_it_names() -> None:
+    # Rows of quadrants: row, col / diag, pair. White: row and pair.
+    hinted = replace(BY_HAND, hint=(Strategy.ROW, Strategy.PAIR))
+    picture = render(hinted, np.random.default_rng(1))
+    hidden = picture[56:, 56:].astype(float)
+    # Without the grid lines, first row and column of a cell; noise has a deviation of 6.
+    quadrants = [hidden[i + 1 : i + 14, j + 1 : j + 14].mean() for i in (0, 14) for j in (0, 14)]
+    assert quadrants == pytest.approx([253, 2, 2, 253], abs=1.5)
+    # Nothing else differs from the plain picture, grid lines included.
+    changed = (picture != render(BY_HAND, np.random.default_rng(1))).any(axis=2)
+    assert changed[57:, 57:].any()
+    changed[57:, 57:] = False
+    assert not changed.any()
+
+
+def test_hints_are_right_nine_times_in_ten_bit_by_bit(puzzles: list[Puzzle]) -> None:
+    rng = np.random.default_rng(9)
+    hinted = [add_hint(puzzle, rng) for puzzle in puzzles]
+    assert [replace(puzzle, hint=None) for puzzle in hinted] == puzzles
+    right = np.array([[(s in p.valid) == (s in (p.hint or ())) for s in Strategy] for p in hinted])
+    # Four standard errors of a share of 4000, and of independent bits' correlation.
+    assert right.mean(axis=0) == pytest.approx([0.9] * 4, abs=0.019)
+    off_diagonal = np.corrcoef(right.T)[np.triu_indices(4, k=1)]
+    assert off_diagonal == pytest.approx(np.zeros(6), abs=0.063)
+
+
+def test_texts_lean_towards_white_quadrants(puzzles: list[Puzzle]) -> None:
+    rng = np.random.default_rng(10)
+    assert list(choose_strategies(BY_HAND, rng)) == list(Strategy)
+    # Odds of 3 with one white quadrant: 3 of 6; with four of four nothing to lean to.
+    for hint, share in (((Strategy.COL,), 3 / 6), (tuple(Strategy), 0.25)):
+        hinted = replace(BY_HAND, hint=hint)
+        drawn = Counter(s for _ in range(1000) for s in choose_strategies(hinted, rng))
+        assert drawn[Strategy.COL] / 4000 == pytest.approx(share, abs=0.02)
+        assert drawn[Strategy.ROW] / 4000 == pytest.approx(drawn[Strategy.PAIR] / 4000, abs=0.03)
+    picked = [
+        s in puzzle.valid
+        for puzzle in puzzles
+        for s in choose_strategies(add_hint(puzzle, rng), rng)
+    ]
+    assert np.mean(picked) == pytest.approx(0.70, abs=0.02)
+
+
+def test_opening_words_tell_strategies_apart() -> None:
+    assert opening_words(Strategy.ROW) == ("bottom", "base")
+    assert len({word for s in Strategy for word in opening_words(s)}) == 8
 
 
 @pytest.mark.parametrize("number", range(1, 10))
@@ -211,6 +278,28 @@ def test_files_have_the_schema_and_share_no_board(tmp_path: Path) -> None:
         write_puzzles(tmp_path / "four", 5, {"eval": 0})
 
 
+def test_hinted_files_are_the_plain_ones_but_for_the_hint(tmp_path: Path) -> None:
+    plain = write_puzzles(tmp_path / "plain", 5, {"train": 40})["train"]
+    hinted = write_puzzles(tmp_path / "hinted", 5, {"train": 40}, hinted=True)["train"]
+    again = write_puzzles(tmp_path / "again", 5, {"train": 40}, hinted=True)["train"]
+    assert hinted.read_bytes() == again.read_bytes()
+    table = pq.read_table(hinted)
+    assert table.schema.equals(HINTED_SCHEMA)
+    hints = set()
+    for row, other in zip(table.to_pylist(), pq.read_table(plain).to_pylist(), strict=True):
+        assert row["source"] == "puzzles/hinted"
+        for column in ("problem", "answer", "category", "board"):
+            assert row[column] == other[column]
+        puzzle = puzzle_of_row(row)
+        assert puzzle.hint == tuple(s for s in Strategy if s in row["hint"].split())
+        hints.add(puzzle.hint)
+        picture = np.asarray(Image.open(io.BytesIO(row["images"][0]["bytes"])))
+        quadrants = picture[57:, 57:].reshape(27, 27, 3)[[6, 6, 20, 20], [6, 20, 6, 20], 1] > 127
+        assert tuple(s for s, bit in zip(Strategy, quadrants, strict=True) if bit) == puzzle.hint
+        assert puzzle_of_row(other) == replace(puzzle, hint=None)
+    assert len(hints) > 4
+
+
 def test_folder_round_trip(folder: Path) -> None:
     processor = AutoProcessor.from_pretrained(folder)
     picture = Image.fromarray(render(BY_HAND, np.random.default_rng(0)))
@@ -297,6 +386,34 @@ def test_three_steps_of_each_stage_repeat_and_leave_out_what_is_held_out() -> No
     assert not all_boards & {puzzle.board for puzzle in kept}
 
 
+def test_the_tower_must_name_the_white_quadrants() -> None:
+    """The loss of two pictures of one board parts where their hints part, and only there."""
+    model = build_model(0)
+    puzzles, patches = draw_pictures(4, frozenset(), np.random.default_rng(7), hinted=True)
+    plain, plain_patches = draw_pictures(4, frozenset(), np.random.default_rng(7))
+    assert [replace(puzzle, hint=None) for puzzle in puzzles] == plain
+    assert torch.equal(patches[:, :32], plain_patches[:, :32])
+    with torch.no_grad():
+        told = [replace(puzzle, hint=()) for puzzle in puzzles]
+        hidden = image_features(model, patches)[:, -1]
+        ids = build_tokenizer().convert_tokens_to_ids(
+            [word for s in Strategy for word in opening_words(s)]
+        )
+        logits = hidden @ model.get_input_embeddings().weight[ids].T
+        visible = seeing_loss(model, patches, plain)
+        # Of a black quadrant -log(1 - sigmoid(x)), of a white one -log(sigmoid(x)).
+        black = torch.log1p(torch.exp(logits))
+        assert float(seeing_loss(model, patches, told) - visible) == pytest.approx(
+            float(black.mean()), abs=1e-5
+        )
+        white = torch.tensor(
+            [[s in (p.hint or ()) for s in Strategy for _ in range(2)] for p in puzzles]
+        )
+        assert float(seeing_loss(model, patches, puzzles) - visible) == pytest.approx(
+            float(torch.where(white, black - logits, black).mean()), abs=1e-5
+        )
+
+
 def test_demo_is_built_once_and_again_when_its_settings_change(tmp_path: Path) -> None:
     quick = WarmStartConfig(
         num_puzzles=4, see_steps=1, see_batch=2, reason_steps=1, broaden_steps=1, batch=2
@@ -311,6 +428,6 @@ def test_demo_is_built_once_and_again_when_its_settings_change(tmp_path: Path) -
         "train.parquet",
     ]
     assert not prepare_demo(tmp_path, config).was_built
-    assert prepare_demo(
-        tmp_path, DemoConfig(seed=1, train_rows=6, eval_rows=4, test_rows=4, warm_start=quick)
-    ).was_built
+    for changed in (replace(config, seed=1), replace(config, hinted=True)):
+        assert prepare_demo(tmp_path, changed).was_built
+    assert pq.read_schema(built.data / "eval.parquet").equals(HINTED_SCHEMA)
