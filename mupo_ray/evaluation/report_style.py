@@ -81,7 +81,9 @@ details { margin: .6rem 0; } summary { cursor: pointer; padding: .25rem 0; }
   max-height: 16rem; overflow-y: auto;
   font-family: ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace; }
 .notes { margin: .1rem 0 0; color: var(--muted); font-size: .82rem; }
-details.long > summary.text { max-height: none; }
+details.long { margin: 0; } details.long > summary { max-height: none; padding: 0; }
+details.long[open] > summary { white-space: nowrap; overflow: hidden; text-overflow: ellipsis;
+  color: var(--muted); }
 .small { font-size: .82rem; } .why { color: var(--muted); font-size: .86rem; }
 h4 { font-size: .95rem; margin: 0 0 .35rem; }
 .tables { display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; }
