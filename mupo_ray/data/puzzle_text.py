@@ -19,11 +19,10 @@ from mupo_ray.data.puzzles import CELLS, Puzzle, Strategy
 HASTY_SUCCESS = 0.25
 """Probability that a hasty text's guess is what its strategy gives."""
 
-HINT_ODDS = 3.0
+HINT_ODDS = 2.4
 """How much likelier a text's strategy is one with a white quadrant than one with a black quadrant.
 
-Choices with these odds are valid 70 times in a hundred; the short warm start learns about half of
-the lean, which leaves most of choosing well to reinforcement learning.
+Choices with these odds are valid two times in three; the short warm start learns most of the lean.
 """
 
 MAX_RESPONSE_TOKENS = 20
