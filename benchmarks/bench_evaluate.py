@@ -2,8 +2,8 @@
 
     python benchmarks/bench_evaluate.py [--demo runs/demo] [--rounds 5] [--samples 16] [--limit 96]
 
-Both sides answer the prompts that the demo evaluates on, each once greedily and `--samples` times at
-temperature 1 with the same seeds, in float32 on the CPU:
+Both sides answer the prompts that the demo evaluates on, each once greedily and `--samples` times
+at temperature 1 with the same seeds, in float32 on the CPU:
 
     raw    vllm.LLM.generate with all prompts rendered and decoded beforehand
     ours   evaluate_sets, from the call to the last response: opening the set, reading, rendering,
