@@ -100,6 +100,10 @@ class ProblemCards:
         if flat is not None:
             note = f"The plane shows {flat.variance_frac:.0%} of the variance of these responses."
             drawn = f'<div class="maps">{"".join(maps)}</div><p class="hint small">{note}</p>'
+        elif len({_width(p) for p in item.answers.values()} - {None}) > 1:
+            drawn = (
+                '<p class="hint small">No map: the models were embedded at different widths.</p>'
+            )
         body = drawn + said
         if side_by_side:
             body = f'{drawn}<div class="sides">{said}</div>'
@@ -235,9 +239,15 @@ def _face(response: JudgedResponse) -> Hashable:
     return response.text.strip(), response.reason, response.extracted, response.accuracy
 
 
+def _width(problem: EvaluatedProblem) -> int | None:
+    """D of the problem's embeddings; None without any."""
+    vectors = problem.embeddings
+    return None if vectors is None or not len(vectors) else int(vectors.shape[1])
+
+
 def _plane(answers: Iterable[EvaluatedProblem]) -> Plane | None:
     """One plane for all models' responses; None where there is nothing to draw."""
-    vectors = [p.embeddings for p in answers if p.embeddings is not None and len(p.embeddings)]
-    if not vectors or len({v.shape[1] for v in vectors}) > 1:
+    drawn = [p for p in answers if _width(p) is not None]
+    if len({_width(p) for p in drawn}) != 1:
         return None
-    return plane(np.concatenate(vectors))
+    return plane(np.concatenate([p.embeddings for p in drawn if p.embeddings is not None]))

@@ -8,6 +8,7 @@ import html
 import json
 import re
 import runpy
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,12 +17,14 @@ import pytest
 from eval_folders import NUM_SAMPLES, sample, vectors, write_data, write_evaluation
 
 from mupo_ray.errors import DataError
+from mupo_ray.evaluation.measures import measure_evaluation
 from mupo_ray.evaluation.report_choice import choose
 from mupo_ray.evaluation.report_eval import Shares, write_eval_report
 from mupo_ray.evaluation.report_map import plane, reach, spread
 from mupo_ray.evaluation.report_problems import Grouping
 from mupo_ray.evaluation.report_responses import response_html
-from mupo_ray.evaluation.samples import EvaluatedProblem
+from mupo_ray.evaluation.results import SamplingSettings, save_results
+from mupo_ray.evaluation.samples import EvaluatedProblem, load_problems, save_problems
 
 HOSTILE = (
     '<script>alert("1")</script> & </style><img src="http://example.org/x.png" onerror=x> $a_1$'
@@ -288,3 +291,36 @@ def test_a_folder_without_samples_is_named(folders: dict[str, Path], tmp_path: P
         write_eval_report(folders, tmp_path / "r.html", "t")
     with pytest.raises(ValueError, match="empty"):
         write_eval_report({}, tmp_path / "r.html", "t")
+
+
+def test_what_was_not_asked_for_is_not_drawn(tmp_path: Path) -> None:
+    bare = [
+        replace(problem(name, i, 2, 0.5), set_name="s", embeddings=None, category=None)
+        for i, name in enumerate("ab")
+    ]
+    greedy_only = replace(
+        problem("c", 0, 0, 0.5),
+        samples=(),
+        embeddings=None,
+        greedy=sample("x", is_right=True),
+    )
+    sets = {"s": bare, "greedy only": [greedy_only]}
+    for name, problems in sets.items():
+        save_problems(tmp_path / "m" / name / "samples.parquet", problems)
+    sampling = SamplingSettings(num_samples=4, temperature=1.0, top_p=1.0, max_new_tokens=9, seed=0)
+    results = measure_evaluation(sets, model="m", created="", sampling=sampling)
+    save_results(tmp_path / "m" / "results.json", results)
+    text = write_eval_report({"m": tmp_path / "m"}, tmp_path / "r.html", "t").read_text()
+    assert 'class="map"' not in text and 'id="categories"' not in text
+    assert "<h5>Samples</h5>" in text and "2 of the 2 questions of s" in text
+    assert "0 of the 1 questions of greedy only" in text
+    assert "<h3>All sets</h3>" in text and "no problem has embeddings" in text
+
+
+def test_models_embedded_at_different_widths_share_no_map(tmp_path: Path) -> None:
+    folders = {n: write_evaluation(tmp_path / n, [4]) for n in "ab"}
+    path = folders["b"] / "heldout" / "samples.parquet"
+    wider = [replace(p, embeddings=np.eye(9, dtype=np.float32)) for p in load_problems(path)]
+    save_problems(path, wider)
+    text = write_eval_report(folders, tmp_path / "r.html", "t").read_text()
+    assert 'class="map"' not in text and "embedded at different widths" in text
