@@ -24,7 +24,7 @@ export TOKENIZERS_PARALLELISM := false
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test test-fast check bench clean
+.PHONY: help env demo study test test-fast check bench clean
 
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -44,6 +44,9 @@ $(STAMP): $(PINS) pyproject.toml $(wildcard tools/torchvision_cpu/*.*)
 
 demo: env  ## train a small Qwen2.5-VL by GRPO and by MUPO on this machine, and compare
 	$(BIN)/python jobs/demo.py
+
+study: env  ## GRPO, pass@k advantages and MUPO on both laptop tasks, three seeds; an hour
+	$(BIN)/python jobs/study.py
 
 test: export HF_HUB_OFFLINE := 1
 test: env  ## all tests, as CI runs them
