@@ -32,9 +32,9 @@ def main(argv: list[str] | None = None) -> int:
 def _report(folders: dict[str, Path], out: Path, title: str | None) -> str:
     """Write the page; returns tables and the page's path for the terminal."""
     from mupo_ray.evaluation.report import comparison_table, write_report
-    from mupo_ray.evaluation.report_estimates import results_table
     from mupo_ray.evaluation.report_eval import is_evaluation, write_eval_report
     from mupo_ray.evaluation.results import RESULTS_FILE, load_results
+    from mupo_ray.evaluation.results_table import models_table
 
     evaluations = {name: folder for name, folder in folders.items() if is_evaluation(folder)}
     runs = {name: folder for name, folder in folders.items() if name not in evaluations}
@@ -45,7 +45,7 @@ def _report(folders: dict[str, Path], out: Path, title: str | None) -> str:
     said = [comparison_table(runs)] if runs else []
     if evaluations:
         said.append(
-            results_table({n: load_results(f / RESULTS_FILE) for n, f in evaluations.items()})
+            models_table({n: load_results(f / RESULTS_FILE) for n, f in evaluations.items()})
         )
     return "\n\n".join([*said, f"report  {path}"])
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mupo_ray.evaluation.summary import aligned
-
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -42,27 +40,6 @@ OF_K = {
 """Measure of k -> field of `Estimates`."""
 
 _WHOLE_NUMBERS = ("length",)
-
-
-_TABLE = ("acc@1", "acc@1_sampled", "diversity", "effective_strategies")
-
-
-def results_table(results: Mapping[str, EvalResults]) -> str:
-    """Main measures of each set and model side by side, aligned for a terminal."""
-    rows: list[list[str]] = []
-    for set_name in set_names(results):
-        columns = [micro_of(found.sets.get(set_name)) for found in results.values()]
-        most = max((max(e.pass_at_k, default=0) for e in columns if e is not None), default=0)
-        names = [*_TABLE]
-        names[2:2] = [f"{kind}@{k}" for kind in ("pass", "majority") for k in doubling(most)[1:]]
-        rows.append([set_name, *results])
-        for name in names:
-            found = [estimate_of(estimates, name) for estimates in columns]
-            if any(found):
-                rows.append([name, *("-" if e is None else f"{e.value:.3f}" for e in found)])
-        counts = ("-" if e is None else str(e.num_problems) for e in columns)
-        rows.append(["questions", *counts])
-    return aligned(rows)
 
 
 def set_names(results: Mapping[str, EvalResults]) -> list[str]:

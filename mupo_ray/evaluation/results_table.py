@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from mupo_ray.evaluation.summary import aligned
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from mupo_ray.evaluation.results import Estimate, Estimates, EvalResults
 
 # In front of the measures of k; of those the table has the powers of two, the file has all.
@@ -21,9 +23,22 @@ def results_table(results: EvalResults) -> str:
     columns = {name: found.micro for name, found in results.sets.items()}
     if results.micro is not None and results.macro is not None:
         columns |= {"all problems": results.micro, "mean of sets": results.macro}
+    return _table("", columns)
+
+
+def models_table(results: Mapping[str, EvalResults]) -> str:
+    """For each set a column a model, as in `results_table`."""
+    names = dict.fromkeys(name for found in results.values() for name in found.sets)
+    return "\n\n".join(
+        _table(name, {m: r.sets[name].micro for m, r in results.items() if name in r.sets})
+        for name in names
+    )
+
+
+def _table(corner: str, columns: Mapping[str, Estimates]) -> str:
     cells = {name: _cells(estimates) for name, estimates in columns.items()}
     names = dict.fromkeys(name for found in cells.values() for name in found)
-    rows = [["", *columns]]
+    rows = [[corner, *columns]]
     rows.append(["problems", *(str(found.num_problems) for found in columns.values())])
     rows += [[name, *(found.get(name, "-") for found in cells.values())] for name in names]
     return aligned(rows)
