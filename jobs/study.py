@@ -64,13 +64,15 @@ def _train(study: Study, tasks: Sequence[str]) -> None:
         # Meanwhile, on another core.
         from mupo_ray.observability.follow import set_up_logging
         from mupo_ray.study.run import run_task
-        from mupo_ray.train.launch import connect
+        from mupo_ray.train.launch import check_inputs, connect
 
         set_up_logging()
         connect(study.config(tasks[0], study.arms[0], study.seeds[0]))
         for task, builder in zip(tasks, builders, strict=True):
             if builder.wait() != 0:
                 raise ConfigError(f"making the {task} task failed, see above")
+            # Here, since libraries that import their parts on first use do not bear two threads.
+            check_inputs(study.config(task, study.arms[0], study.seeds[0]))
     finally:
         for builder in builders:
             builder.kill()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.train
+from ray.exceptions import RayActorError
 
 from mupo_ray.errors import DataError, MupoError, TrainingError, WeightSyncError
 from mupo_ray.evaluation.evaluate import eval_metrics, evaluate
@@ -78,7 +79,7 @@ def train_runs(inputs: dict[str, Any]) -> None:
     is_first = ray.train.get_context().get_world_rank() == 0
     while True:
         # Every rank takes part each time, so that none waits longer than a collective may.
-        task: Any = from_rank_zero(ray.get(board.take.remote()) if is_first else None)  # C
+        task: Any = from_rank_zero(_take(board) if is_first else None)  # C
         if task == "end":
             return
         if task == "wait":
@@ -94,6 +95,15 @@ def train_runs(inputs: dict[str, Any]) -> None:
         gc.collect()
         if is_first:
             ray.get(board.finish.remote())
+
+
+def _take(board: Any) -> dict[str, Any] | str:
+    try:
+        taken: dict[str, Any] | str = ray.get(board.take.remote())
+    except RayActorError:
+        # The driver ended without a word; Ray Train would restart a worker that fails for ever.
+        return "end"
+    return taken
 
 
 def _train(w: Worker, stop_after_step: int | None) -> None:
