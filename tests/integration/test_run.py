@@ -309,7 +309,7 @@ def without_embedder(session: Session) -> Iterator[Session]:
         .remote(EmbedderConfig(model="/no/such/model"), "cpu")
     )
     whole = session.services
-    session.use(replace(whole, embedders=gone))
+    session.use(replace(whole, embedders=(gone,)))
     yield session
     session.use(whole)
 
