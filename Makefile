@@ -45,7 +45,7 @@ $(STAMP): $(PINS) pyproject.toml $(wildcard tools/torchvision_cpu/*.*)
 demo: env  ## train a small Qwen2.5-VL by GRPO and by MUPO on this machine, and compare
 	$(BIN)/python jobs/demo.py
 
-study: env  ## GRPO, pass@k advantages and MUPO on both laptop tasks, three seeds; an hour
+study: env  ## GRPO, pass@k advantages and MUPO on both laptop tasks, three seeds; within an hour
 	$(BIN)/python jobs/study.py
 
 test: export HF_HUB_OFFLINE := 1

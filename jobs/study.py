@@ -2,7 +2,7 @@
 
 All runs of a task share base model, data, steps and services; only the seed of data order and
 sampling differs between seeds, and only the method (or what its name says) between arms. Finished
-runs are kept, so an interrupted study goes on where it stopped.
+runs are kept, so an interrupted study, or one out of time, goes on where it stopped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--arms", nargs="+", choices=[arm.name for arm in ARMS])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=40, help="training steps of each run")
+    parser.add_argument("--steps", type=int, default=30, help="training steps of each run")
+    parser.add_argument(
+        "--minutes", type=float, default=55.0, help="begin no run after; run again to go on"
+    )
     parser.add_argument("--tables-only", action="store_true", help="of the runs that are there")
     args = parser.parse_args(argv)
     began = time.monotonic()
@@ -47,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
             steps=args.steps,
         )
         if not args.tables_only:
-            _train(study, args.tasks)
+            _train(study, args.tasks, began + 60.0 * args.minutes)
         from mupo_ray.study.tables import write_tables
 
         print(write_tables(study, args.tasks))
@@ -58,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _train(study: Study, tasks: Sequence[str]) -> None:
+def _train(study: Study, tasks: Sequence[str], deadline: float) -> None:
     builders = [_prepare(study, task) for task in tasks]
     try:
         # Meanwhile, on another core.
@@ -77,7 +80,7 @@ def _train(study: Study, tasks: Sequence[str]) -> None:
         for builder in builders:
             builder.kill()
     with ThreadPoolExecutor(len(tasks)) as threads:
-        for future in [threads.submit(run_task, study, task, _say) for task in tasks]:
+        for future in [threads.submit(run_task, study, task, _say, deadline) for task in tasks]:
             future.result()
 
 

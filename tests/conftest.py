@@ -28,6 +28,8 @@ os.environ.update(
     # Idle workers are started as tests need them, and at the priority of what they wait for.
     RAY_prestart_worker_first_driver="0",
     RAY_worker_niceness="0",
+    # Workers import a reward of one's own from there, as a user's would.
+    PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
 )
 
 MakeConfig = Callable[..., "Config"]

@@ -73,6 +73,9 @@ ARMS: tuple[Arm, ...] = (
 )
 """In the order in which tables show them."""
 
+_FIRST = (BASE, GRPO, STOPPED, "mupo_k3", "pass_4", "mupo_k2", "mupo_k4")
+_NEXT = ("mupo_k3_plain", "mupo_k3_paper", "grpo_kl", "grpo_entropy")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
@@ -83,7 +86,7 @@ class Study:
     """What all runs share."""
     arms: tuple[Arm, ...] = ARMS
     seeds: tuple[int, ...] = (0, 1, 2)
-    steps: int = 40
+    steps: int = 30
     """Training steps of each run."""
     test_problems: int = 96
     test_samples: int = 8
@@ -107,6 +110,17 @@ class Study:
                 *arm.overrides,
             ],
         )
+
+    def runs(self) -> list[tuple[Arm, int]]:
+        """Arms and seeds in the order of training: what the study stands or falls by comes first.
+
+        GRPO comes before GRPO stopped early, whose end follows from all its seeds.
+        """
+        order = (*_FIRST, *_NEXT)
+        arms = sorted(
+            self.arms, key=lambda a: order.index(a.name) if a.name in order else len(order)
+        )
+        return [(arm, seed) for arm in arms for seed in self.seeds]
 
     def task_folder(self, task: str) -> Path:
         """Where base model and data of a task lie."""

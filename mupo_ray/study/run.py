@@ -43,22 +43,19 @@ TEST_SET = "test"
 _STOP_BY = "eval/heldout/pass@4"
 
 
-def run_task(study: Study, task: str, say: Callable[[str], None]) -> None:
-    """Train and test all runs of one task; Ray must be connected.
+def run_task(study: Study, task: str, say: Callable[[str], None], deadline: float) -> None:
+    """Train and test the runs of one task that are missing; Ray must be connected.
 
     Args:
         study: what to train.
         task: one of `TASKS`; base model and data are in its folder.
         say: gets a line for each finished run.
+        deadline: of `time.monotonic`, after which no further run is begun.
 
     Raises:
         MupoError: a run failed.
     """
-    runs = [(arm, seed) for arm in study.arms for seed in study.seeds if arm.name != STOPPED]
-    # Where GRPO is stopped follows from all its seeds.
-    runs.sort(key=lambda run: run[0].name != GRPO)
-    after = [(arm, seed) for arm in study.arms for seed in study.seeds if arm.name == STOPPED]
-    missing = [(a, s) for a, s in (*runs, *after) if not is_done(study.config(task, a, s).run_dir)]
+    missing = [(a, s) for a, s in study.runs() if not is_done(study.config(task, a, s).run_dir)]
     if not missing:
         return
     first = study.config(task, *missing[0])
@@ -66,6 +63,9 @@ def run_task(study: Study, task: str, say: Callable[[str], None]) -> None:
         reader = TestReader(study, task, first, session)
         for number, (arm, seed) in enumerate(missing, 1):
             began = time.monotonic()
+            if began > deadline:
+                say(f"{task}: out of time, {len(missing) - number + 1} runs left for another go")
+                return
             stop = stop_of(study, task, arm)
             config = study.config(task, arm, seed)
             run_training(config, session=session, stop_after_step=stop)

@@ -90,6 +90,14 @@ def test_grpo_is_stopped_at_its_best_step_of_all_seeds(tmp_path: Path):
     assert stop_of(study, "plain", by_name[BASE]) == 0
 
 
+def test_what_matters_is_trained_first(tmp_path: Path):
+    study = Study(folder=tmp_path, config_files=FILES, seeds=(0, 1))
+    runs = [(arm.name, seed) for arm, seed in study.runs()]
+    assert len(set(runs)) == len(runs) == 2 * len(ARMS)
+    assert runs[:8] == [(a, s) for a in (BASE, GRPO, STOPPED, "mupo_k3") for s in (0, 1)]
+    assert runs[-1] == ("mupo_k4_paper", 1)
+
+
 def test_tables_by_hand(tmp_path: Path):
     study = small(tmp_path, GRPO, "mupo_k3")
     for seed, grpo, mupo in ((0, [0.2, 0.6], [0.4, 0.8]), (1, [0.4, 0.8], [0.6, 1.0])):
