@@ -12,11 +12,11 @@ import pyarrow as pa
 import ray.data
 from ray.data._internal.execution.execution_callback import ExecutionCallback
 
-_STEP_S = 0.02
+_STEP_S = 0.05
 
 
 class _Paced(ExecutionCallback):  # type: ignore[misc]
-    """Lets Ray Data's scheduling loop turn at most 50 times a second.
+    """Lets Ray Data's scheduling loop turn at most 20 times a second.
 
     While results wait for a slow reader the loop has nothing to wait for itself (Ray 2.60): it
     turns without pause, and takes a core and the lock of the process that trains.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_POLL_S = 0.1
+_POLL_S = 0.3
 _ANSWER_S = 60.0
 _STOP_S = 60.0
 
