@@ -13,12 +13,10 @@ import ray.train
 
 from mupo_ray.config import Config
 from mupo_ray.data.encode import EncodedPrompt, PromptEncoder
-from mupo_ray.data.render import load_processor
 from mupo_ray.data.schema import open_table
 from mupo_ray.data.stream import PromptStream, load_prompts
 from mupo_ray.methods import Method, make_method
 from mupo_ray.observability.tracker import Tracker, open_trackers, read_jsonl
-from mupo_ray.rewards.extract import opens_think
 from mupo_ray.rewards.verifier import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
 from mupo_ray.rollout.pool import EnginePool, placeholder_ids
@@ -138,9 +136,7 @@ class Worker:
             ),
             channel=channel,
             embedder=EmbedderPool(services.embedders, config.embedder.timeout_s),
-            verifier=Verifier.from_config(
-                config.reward, is_think_opened=template_opens_think(config)
-            ),
+            verifier=Verifier.from_config(config.reward, is_think_opened=renderer.opens_think),
             encoder=PromptEncoder(
                 config.model.path, config.data.min_pixels, config.data.max_pixels
             ),
@@ -172,21 +168,6 @@ class Worker:
         self.stream.close()
         self.verifier.close()
         self.tracker.close()
-
-
-def template_opens_think(config: Config) -> bool:
-    """Whether the model's chat template ends every prompt with `<think>`.
-
-    The renderer has proved by then that it writes what the processor's template writes.
-    """
-    processor = load_processor(config.model.path, config.data.min_pixels, config.data.max_pixels)
-    messages = [{"role": "user", "content": [{"type": "text", "text": "1 + 1"}]}]
-    if config.data.system_prompt is not None:
-        system = {"type": "text", "text": config.data.system_prompt}
-        messages.insert(0, {"role": "system", "content": [system]})
-    return opens_think(
-        processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    )
 
 
 def make_channel(config: Config, services: Services, rank: int) -> WeightChannel:

@@ -218,7 +218,7 @@ def test_end_of_a_rendered_prompt(end: str, opens: bool) -> None:
 def test_training_takes_it_from_the_chat_template_a81(tiny_model: Path, tmp_path: Path) -> None:
     import shutil
 
-    from mupo_ray.train.worker import template_opens_think
+    from mupo_ray.train.entry import make_renderer
 
     template = (tiny_model / "chat_template.jinja").read_text()
     thinking = tmp_path / "thinking"
@@ -227,7 +227,9 @@ def test_training_takes_it_from_the_chat_template_a81(tiny_model: Path, tmp_path
     found = []
     for folder in (tiny_model, thinking):
         config = Config.model_validate({"model": {"path": str(folder)}})
-        judge = Verifier.from_config(config.reward, is_think_opened=template_opens_think(config))
+        judge = Verifier.from_config(
+            config.reward, is_think_opened=make_renderer(config).opens_think
+        )
         ((verdict,),) = judge.judge([prompt("5")], [[response("a</think>\\boxed{5}")]])
         judge.close()
         found.append(verdict.format)
