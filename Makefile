@@ -47,7 +47,7 @@ $(STAMP): $(PINS) pyproject.toml $(wildcard tools/torchvision_cpu/*.*)
 demo: env  ## train a small Qwen2.5-VL by GRPO and by MUPO on this machine, and compare
 	$(BIN)/python jobs/demo.py
 
-study: env  ## GRPO, pass@k advantages and MUPO on both laptop tasks, three seeds; within an hour
+study: env  ## GRPO, pass@k advantages and MUPO on both laptop tasks, three seeds; as far as an hour gets
 	$(BIN)/python jobs/study.py
 
 test: export HF_HUB_OFFLINE := 1
