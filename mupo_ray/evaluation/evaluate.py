@@ -53,6 +53,8 @@ def evaluate(
     The seeds depend on the run and the prompt but not on the step, so that curves over steps differ
     by the policy alone.
     """
+    if not prompts:
+        return []
     plan = SamplingPlan(
         num_generations=config.eval.num_samples,
         max_new_tokens=config.rollout.max_new_tokens,
