@@ -73,8 +73,11 @@ ARMS: tuple[Arm, ...] = (
 )
 """In the order in which tables show them."""
 
-_FIRST = (BASE, GRPO, STOPPED, "mupo_k3", "pass_4", "mupo_k2", "mupo_k4")
-_NEXT = ("mupo_k3_plain", "mupo_k3_paper", "grpo_kl", "grpo_entropy")
+# In the order of training; what is not named comes last.
+_ORDER = (
+    *(BASE, GRPO, STOPPED, "mupo_k3", "pass_4", "mupo_k2", "mupo_k4"),
+    *("mupo_k3_plain", "mupo_k3_paper", "grpo_kl", "grpo_entropy"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +119,8 @@ class Study:
 
         GRPO comes before GRPO stopped early, whose end follows from all its seeds.
         """
-        order = (*_FIRST, *_NEXT)
         arms = sorted(
-            self.arms, key=lambda a: order.index(a.name) if a.name in order else len(order)
+            self.arms, key=lambda a: _ORDER.index(a.name) if a.name in _ORDER else len(_ORDER)
         )
         return [(arm, seed) for arm in arms for seed in self.seeds]
 
