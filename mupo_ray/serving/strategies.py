@@ -56,6 +56,8 @@ class GroupedResponse:
     text: str
     group: int
     extracted: str | None
+    vote: str | None
+    """What it votes for, spelled as most of its voters do; None where it does not vote."""
     distance: float
     """Mean cosine distance to the responses of all other groups."""
 
@@ -172,6 +174,7 @@ def group_and_vote(
                 text=texts[i],
                 group=int(group_ids[i]),
                 extracted=answers[i],
+                vote=_spelling(keys[i], keys, answers),
                 distance=float(distances[i]),
             )
             for i in range(size)

@@ -60,9 +60,12 @@ def test_representative_is_the_nearest_to_the_mean() -> None:
 
 def test_equal_values_are_one_vote() -> None:
     answers = ["3", "0.5", r"\frac{1}{2}", "3", "1/2", "x+1"]
-    found = vote(answers, [EAST] * 6, num_groups=1).votes.majority
+    found = vote(answers, [EAST] * 6, num_groups=1)
     # Three halves in three spellings: the first of them is shown.
-    assert (found.answer, found.count, found.share) == ("0.5", 3, 0.5)
+    majority = found.votes.majority
+    assert (majority.answer, majority.count, majority.share) == ("0.5", 3, 0.5)
+    assert [r.vote for r in found.responses] == ["3", "0.5", "0.5", "3", "0.5", "x+1"]
+    assert [r.extracted for r in found.responses] == answers
 
 
 def test_majority_over_groups_overrules_the_crowd() -> None:
@@ -101,6 +104,7 @@ def test_who_has_no_answer_does_not_vote() -> None:
     found = vote(answers, [EAST] * 4 + [WEST])
     assert (found.votes.majority.answer, found.votes.majority.count) == ("7", 1)
     assert found.votes.majority.share == pytest.approx(0.2)
+    assert [r.vote for r in found.responses] == [None] * 4 + ["7"]
     assert [(g.size, g.answer, g.votes) for g in found.groups] == [(4, None, 0), (1, "7", 1)]
     assert (found.votes.group_majority.count, found.votes.group_majority.share) == (1, 0.5)
     nobody = vote([None, None], [EAST, WEST]).votes
@@ -192,7 +196,9 @@ def test_as_dict_is_json_with_the_documented_keys() -> None:
     assert east == {
         "size": 1, "representative": 0, "distance": 2.0, "answer": "1", "votes": 1,
     }  # fmt: skip
-    assert set(found["responses"][0]) == {"index", "text", "group", "extracted", "distance"}
+    assert set(found["responses"][0]) == {
+        *("index", "text", "group", "extracted", "vote", "distance")
+    }
     assert found["votes"]["best_of_n"] == {"answer": "1", "index": 0, "score": 1.0}
 
 
