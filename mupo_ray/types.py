@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
     import numpy as np
@@ -94,6 +94,15 @@ class SampledResponse:
     text: str
     num_tokens: int
     is_truncated: bool
+
+    @classmethod
+    def of(cls, response: Response) -> Self:
+        """What is kept of an engine's response."""
+        return cls(
+            text=response.text,
+            num_tokens=response.num_tokens,
+            is_truncated=response.finish_reason.is_truncated,
+        )
 
 
 class Reason(StrEnum):

@@ -14,20 +14,23 @@ import numpy as np
 
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.errors import EmbeddingError
-from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse
+from mupo_ray.evaluation.judging import Asked, embed_problems, judge_problems
 from mupo_ray.evaluation.values import any_values, fewest_samples, pass_values, plain_values
-from mupo_ray.rewards.extract import reasoning_span
 from mupo_ray.rollout.pool import SamplingPlan
-from mupo_ray.train.stages import judge_cohorts
+from mupo_ray.types import SampledResponse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mupo_ray.config import Config
+    from mupo_ray.evaluation.samples import EvaluatedProblem
     from mupo_ray.rewards.verifier import Verifier
     from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.rollout.pool import EnginePool
-    from mupo_ray.types import Cohort, Prompt
+    from mupo_ray.types import Prompt
+
+# The study takes its records from here, sampled and embedded.
+__all__ = ["embed_problems", "eval_metrics", "evaluate", "sample_problems"]
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +68,7 @@ def evaluate(
     problems = sample_problems(
         config.eval.name, prompts, plan, version, pool=pool, verifier=verifier
     )
-    if embedder is None or config.eval.num_samples < 2:
+    if embedder is None:
         return problems
     try:
         return embed_problems(problems, embedder)
@@ -99,41 +102,14 @@ def sample_problems(
         RolloutError: no engine answered.
     """
     greedy_plan = replace(plan, num_generations=1, temperature=0.0, top_p=1.0, seed=0)
-    greedy, sampled = (
-        judge_cohorts(prompts, pool.generate(prompts, each, version=version), verifier)
+    greedy, samples = (
+        [
+            [SampledResponse.of(response) for response in responses]
+            for responses in pool.generate(prompts, each, version=version)
+        ]
         for each in (greedy_plan, plan)
     )
-    return [
-        EvaluatedProblem(
-            set_name=set_name,
-            prompt_id=s.prompt.prompt_id,
-            position=s.prompt.position,
-            question=s.prompt.question,
-            answer=s.prompt.answer,
-            category=s.prompt.meta.get("category"),
-            meta=s.prompt.meta,
-            image_sha256=tuple(image.sha256 for image in s.prompt.images),
-            greedy=_judged(g)[0],
-            samples=_judged(s),
-        )
-        for g, s in zip(greedy, sampled, strict=True)
-    ]
-
-
-def embed_problems(
-    problems: Sequence[EvaluatedProblem], embedder: EmbedderPool
-) -> list[EvaluatedProblem]:
-    """The same with embeddings of the samples' reasoning.
-
-    Raises:
-        EmbeddingError: a text could not be embedded.
-    """
-    vectors, _ = embedder.embed([reasoning_span(r.text) for p in problems for r in p.samples])
-    ends = np.cumsum([len(p.samples) for p in problems])[:-1]
-    return [
-        replace(problem, embeddings=rows)
-        for problem, rows in zip(problems, np.split(vectors, ends), strict=True)
-    ]
+    return judge_problems(set_name, [Asked.of(p) for p in prompts], greedy, samples, verifier)
 
 
 def eval_metrics(
@@ -158,18 +134,3 @@ def eval_metrics(
     for k, row in zip(pass_k, pass_values(problems, pass_k), strict=True):
         found[f"pass@{k}"] = float(row.mean())
     return {f"eval/{name}/{key}": value for key, value in found.items()}
-
-
-def _judged(cohort: Cohort) -> tuple[JudgedResponse, ...]:
-    return tuple(
-        JudgedResponse(
-            text=response.text,
-            num_tokens=response.num_tokens,
-            is_truncated=response.finish_reason.is_truncated,
-            accuracy=verdict.accuracy,
-            format=verdict.format,
-            extracted=verdict.extracted,
-            reason=str(verdict.reason),
-        )
-        for response, verdict in zip(cohort.responses, cohort.verdicts, strict=True)
-    )

@@ -1,9 +1,9 @@
-"""Stored responses to records: verdicts and embeddings, derived anew at every start."""
+"""Responses to records: verdicts and embeddings, derived anew wherever they are wanted."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -27,6 +27,14 @@ class Asked:
     prompt: Prompt
     image_sha256: tuple[str, ...]
 
+    @classmethod
+    def of(cls, prompt: Prompt) -> Self:
+        """What a record needs of a prompt."""
+        return cls(
+            prompt=replace(prompt, images=(), token_ids=()),
+            image_sha256=tuple(image.sha256 for image in prompt.images),
+        )
+
 
 # Problems that are judged and embedded in one call.
 _CHUNK = 32
@@ -39,7 +47,7 @@ def judge_asked(
     verifier: Verifier,
     embedder: EmbedderPool | None,
 ) -> Iterator[EvaluatedProblem]:
-    """Records of a set's problems, in order.
+    """Records of a set's problems, in order, from stored responses.
 
     Args:
         set_name: of the set.
@@ -54,27 +62,82 @@ def judge_asked(
     """
     for first in range(0, len(asked), _CHUNK):
         chunk = asked[first : first + _CHUNK]
-        prompts = [row.prompt for row in chunk]
-        greedy = [store.get(prompt.prompt_id, Kind.GREEDY) or () for prompt in prompts]
-        samples = [store.get(prompt.prompt_id, Kind.SAMPLES) or () for prompt in prompts]
-        responses = [(*g, *s) for g, s in zip(greedy, samples, strict=True)]
-        verdicts = verifier.judge_texts(prompts, [[r.text for r in given] for given in responses])
-        vectors = _embed(samples, embedder)
-        for i, prompt in enumerate(prompts):
-            judged = tuple(map(_judged, responses[i], verdicts[i]))
-            yield EvaluatedProblem(
+        greedy, samples = (
+            [store.get(row.prompt.prompt_id, kind) or () for row in chunk]
+            for kind in (Kind.GREEDY, Kind.SAMPLES)
+        )
+        problems = judge_problems(set_name, chunk, greedy, samples, verifier)
+        yield from problems if embedder is None else embed_problems(problems, embedder)
+
+
+def judge_problems(
+    set_name: str,
+    asked: Sequence[Asked],
+    greedy: Sequence[Sequence[SampledResponse]],
+    samples: Sequence[Sequence[SampledResponse]],
+    verifier: Verifier,
+) -> list[EvaluatedProblem]:
+    """Records of problems, in order, without embeddings.
+
+    Args:
+        set_name: of the problems' set.
+        asked: the problems.
+        greedy: the answer at temperature 0 to each, or none.
+        samples: the sampled answers to each.
+        verifier: judges; the user's own rewards are not asked.
+
+    Raises:
+        DataError: a problem's options are not what they should be.
+        RewardError: the grader cannot start.
+    """
+    responses = [(*g, *s) for g, s in zip(greedy, samples, strict=True)]
+    verdicts = verifier.judge_texts(
+        [row.prompt for row in asked], [[r.text for r in given] for given in responses]
+    )
+    problems = []
+    for i, row in enumerate(asked):
+        judged = tuple(map(_judged, responses[i], verdicts[i]))
+        problems.append(
+            EvaluatedProblem(
                 set_name=set_name,
-                prompt_id=prompt.prompt_id,
-                position=prompt.position,
-                question=prompt.question,
-                answer=prompt.answer,
-                category=prompt.meta.get("category"),
-                meta=prompt.meta,
-                image_sha256=chunk[i].image_sha256,
+                prompt_id=row.prompt.prompt_id,
+                position=row.prompt.position,
+                question=row.prompt.question,
+                answer=row.prompt.answer,
+                category=row.prompt.meta.get("category"),
+                meta=row.prompt.meta,
+                image_sha256=row.image_sha256,
                 greedy=judged[0] if greedy[i] else None,
                 samples=judged[len(greedy[i]) :],
-                embeddings=vectors[i],
             )
+        )
+    return problems
+
+
+def embed_problems(
+    problems: Sequence[EvaluatedProblem], embedder: EmbedderPool
+) -> list[EvaluatedProblem]:
+    """The same with embeddings of the samples' reasoning, where there are two or more to compare.
+
+    Raises:
+        EmbeddingError: a text could not be embedded.
+    """
+    several = [len(problem.samples) > 1 for problem in problems]
+    texts = [
+        reasoning_span(response.text)
+        for problem, is_embedded in zip(problems, several, strict=True)
+        if is_embedded
+        for response in problem.samples
+    ]
+    if not texts:
+        return list(problems)
+    rows = iter(embedder.embed(texts)[0])
+    return [
+        replace(problem, embeddings=np.stack([next(rows) for _ in problem.samples]))
+        if is_embedded
+        else problem
+        for problem, is_embedded in zip(problems, several, strict=True)
+    ]
 
 
 def _judged(response: SampledResponse, verdict: Verdict) -> JudgedResponse:
@@ -87,14 +150,3 @@ def _judged(response: SampledResponse, verdict: Verdict) -> JudgedResponse:
         extracted=verdict.extracted,
         reason=str(verdict.reason),
     )
-
-
-def _embed(
-    samples: Sequence[Sequence[SampledResponse]], embedder: EmbedderPool | None
-) -> list[np.ndarray | None]:
-    """[n, D] of each problem; None where there is nothing to compare."""
-    texts = [reasoning_span(r.text) for given in samples if len(given) > 1 for r in given]
-    if embedder is None or not texts:
-        return [None] * len(samples)
-    rows = iter(embedder.embed(texts)[0])
-    return [np.stack([next(rows) for _ in given]) if len(given) > 1 else None for given in samples]

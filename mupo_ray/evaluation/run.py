@@ -24,7 +24,7 @@ from mupo_ray.evaluation.judging import Asked, judge_asked
 from mupo_ray.evaluation.measures import measure_evaluation
 from mupo_ray.evaluation.predictions import PREDICTIONS_FILE, write_predictions
 from mupo_ray.evaluation.results import RESULTS_FILE, save_results
-from mupo_ray.evaluation.samples import save_problems
+from mupo_ray.evaluation.samples import SAMPLES_FILE, save_problems
 from mupo_ray.evaluation.sets import open_set
 from mupo_ray.evaluation.store import STORE_FILE, Kind, ResponseStore
 from mupo_ray.observability.progress import SamplingProgress
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from mupo_ray.types import Prompt
 
 logger = logging.getLogger(__name__)
-
-SAMPLES_FILE = "samples.parquet"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,12 +207,7 @@ def _missing(
                 run.dropped.append(item)
                 progress.left_out(sum(plan.num_generations for plan in plans.values()))
                 continue
-            run.asked.append(
-                Asked(
-                    prompt=replace(item, images=(), token_ids=()),
-                    image_sha256=tuple(image.sha256 for image in item.images),
-                )
-            )
+            run.asked.append(Asked.of(item))
             for kind, plan in plans.items():
                 key = (item.prompt_id, kind)
                 # A row that repeats another has its seeds, and so its responses.

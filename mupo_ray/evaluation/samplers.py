@@ -92,17 +92,7 @@ class EngineSampler:
             RolloutError: a request timed out or was refused, or no engine is left.
         """
         for number, responses in self._pool.stream(tasks, version=_VERSION):
-            yield (
-                number,
-                tuple(
-                    SampledResponse(
-                        text=response.text,
-                        num_tokens=response.num_tokens,
-                        is_truncated=response.finish_reason.is_truncated,
-                    )
-                    for response in responses
-                ),
-            )
+            yield number, tuple(SampledResponse.of(response) for response in responses)
 
     def _serve(self, engine: int) -> None:
         """Also for an engine that died: Ray starts it again, and it loads the same weights."""

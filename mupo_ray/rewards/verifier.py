@@ -46,10 +46,6 @@ class Verifier:
             extra=load_extra_rewards(config.extra),
         )
 
-    def without_extra(self) -> Verifier:
-        """The same verdicts without the user's own rewards, as evaluation needs them."""
-        return replace(self, extra=())
-
     def judge(
         self, prompts: Sequence[Prompt], sampled: Sequence[Sequence[Response]]
     ) -> list[tuple[Verdict, ...]]:

@@ -202,7 +202,7 @@ def _evaluate(w: Worker, version: int) -> dict[str, float]:
         w.eval_prompts[w.rank :: w.world_size],
         version=version,
         pool=w.pool,
-        verifier=w.verifier.without_extra(),
+        verifier=w.verifier,
         embedder=w.embedder,
     )
     problems = sorted((p for part in gather_objects(mine) for p in part), key=lambda p: p.position)

@@ -99,7 +99,7 @@ def test_own_rewards_see_the_parts_before_them(my_rewards: None) -> None:
     ((verdict,),) = verifier("tokens", "both").judge([prompt("5", kind="easy")], [[response(text)]])
     assert verdict.extra == {"tokens": 0.4, "both": 2.4}
     assert (verdict.accuracy, verdict.format) == (1.0, 1.0)
-    ((bare,),) = verifier("tokens").without_extra().judge([prompt("5")], [[response(text)]])
+    ((bare,),) = verifier("tokens").judge_texts([prompt("5")], [[text]])
     assert bare.extra == {}
 
 
