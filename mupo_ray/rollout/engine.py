@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mupo_ray.errors import RolloutError, StaleEngineError, WeightSyncError
+from mupo_ray.rollout.decoding import continuations
 from mupo_ray.types import FinishReason, Response, RgbImage
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class EngineSettings:
     ray_address: str
     """GCS address at which the engine's worker fetches weights from the object store."""
     ray_namespace: str
+    keeps_stats: bool = False
+    """Count what happens, for `/metrics`; costs a little a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +134,7 @@ class VllmEngine:
             weight_transfer_config=WeightTransferConfig(backend=settings.transport),
             generation_config="vllm",
             use_tqdm_on_load=False,
-            disable_log_stats=True,
+            disable_log_stats=not settings.keeps_stats,
         )
         self._llm: Any = AsyncLLM.from_engine_args(args)
         self._is_closed = threading.Event()
@@ -159,9 +162,16 @@ class VllmEngine:
             output = await self._sample(request)
         finally:
             self._num_active -= 1
-        return [self._response(request, start_version, i, c) for i, c in output]
+        texts = continuations(
+            self._llm.get_tokenizer(), request.token_ids, [c.token_ids for c in output]
+        )
+        return [
+            self._response(request, start_version, c, text)
+            for c, text in zip(output, texts, strict=True)
+        ]
 
-    async def _sample(self, request: SampleRequest) -> list[tuple[int, Any]]:
+    async def _sample(self, request: SampleRequest) -> list[Any]:
+        """The completions, in order."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -173,6 +183,7 @@ class VllmEngine:
             seed=request.seed,
             logprobs=0 if request.with_logprobs else None,
             logit_bias={token: _FORBID_BIAS for token in request.forbidden_ids} or None,
+            detokenize=False,
             # With more than one completion the other kinds drop some of them silently.
             output_kind=RequestOutputKind.FINAL_ONLY,
         )
@@ -192,9 +203,9 @@ class VllmEngine:
                 f"prompt {request.request_id}: {got} responses came back, "
                 f"{request.num_generations} were asked for"
             )
-        return sorted(((c.index, c) for c in final.outputs), key=lambda pair: pair[0])
+        return sorted(final.outputs, key=lambda c: c.index)
 
-    def _response(self, request: SampleRequest, version: int, i: int, c: Any) -> Response:
+    def _response(self, request: SampleRequest, version: int, c: Any, text: str) -> Response:
         ids = np.asarray(c.token_ids, dtype=np.int64)
         logprobs = np.asarray(
             [step[token].logprob for step, token in zip(c.logprobs, c.token_ids, strict=True)]
@@ -203,12 +214,12 @@ class VllmEngine:
             dtype=np.float32,
         )
         return Response(
-            text=c.text,
+            text=text,
             completion_ids=ids,
             sampler_logprobs=logprobs,
             finish_reason=FinishReason(c.finish_reason),
             policy_version=version,
-            seed=request.seed + i,
+            seed=request.seed + c.index,
             engine=self._index,
         )
 
