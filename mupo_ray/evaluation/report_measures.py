@@ -15,7 +15,7 @@ from mupo_ray.evaluation.report_estimates import (
     set_names,
 )
 from mupo_ray.evaluation.report_page import table
-from mupo_ray.evaluation.report_plots import colour
+from mupo_ray.evaluation.report_svg import colour
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

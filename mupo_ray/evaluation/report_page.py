@@ -8,8 +8,8 @@ import html
 import os
 from typing import TYPE_CHECKING
 
-from mupo_ray.evaluation.report_plots import colour, dashes
 from mupo_ray.evaluation.report_style import CSS, SCRIPT
+from mupo_ray.evaluation.report_svg import colour, dashes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,62 +1,22 @@
-"""Plots of a report as inline SVG whose colours and font are those of the page around them."""
+"""The kinds of plot that a report has."""
 
 from __future__ import annotations
 
-import html
-import io
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import numpy as np
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator, ScalarFormatter
 
+from mupo_ray.evaluation.report_svg import MUTED, STAGE_COLOURS, dashes, render, series_colour
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from matplotlib.axes import Axes
 
-# Stand-ins that no plot would use for itself; in the SVG they become variables of the page's style,
-# which follows the reader's light or dark scheme.
-_INK, _MUTED, _GRID = "#010101", "#010102", "#010103"
-_VARIABLES = {_INK: "ink", _MUTED: "muted", _GRID: "grid"}
-NUM_SERIES, NUM_STAGES = 6, 7
-_SERIES = [f"#0102{i:02x}" for i in range(NUM_SERIES)]
-_STAGES = [f"#0103{i:02x}" for i in range(NUM_STAGES)]
-_VARIABLES |= {colour: f"s{i}" for i, colour in enumerate(_SERIES)}
-_VARIABLES |= {colour: f"t{i}" for i, colour in enumerate(_STAGES)}
-
-# A run differs by dashes as well as by colour, for readers who cannot tell the colours apart.
-_DASHES = ("", "6 2", "2 1.5", "7 2 1.5 2", "9 3", "4 1 1 1 1 1")
-
-_SIZE = (4.0, 2.5)
 # More points than this cannot be told apart at the size shown, and make the file large.
 _MAX_POINTS = 300
-
-_STYLE = {
-    "svg.fonttype": "none",
-    "text.parse_math": False,
-    "font.size": 9.0,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": _MUTED,
-    "axes.labelcolor": _INK,
-    "text.color": _INK,
-    "xtick.color": _MUTED,
-    "ytick.color": _MUTED,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "axes.grid": True,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "axes.linewidth": 0.7,
-    "lines.linewidth": 1.8,
-    "figure.constrained_layout.use": True,
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,16 +29,6 @@ class Line:
     y: Sequence[float] | np.ndarray
     band: tuple[Sequence[float], Sequence[float]] | None = None
     """Lower and upper end of each point's interval."""
-
-
-def dashes(series: int) -> str:
-    """SVG `stroke-dasharray` of a run's lines; empty for an unbroken one."""
-    return _DASHES[series % len(_DASHES)]
-
-
-def colour(series: int) -> str:
-    """Name of the page's colour variable of a run."""
-    return f"s{series % NUM_SERIES}"
 
 
 def window_of(num_points: int) -> int:
@@ -111,7 +61,7 @@ def curves(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) -> st
             _draw(axes, line, marker="o", markersize=3.0)
         _whole_steps(axes)
 
-    return _render(draw, alt, x_label, y_label)
+    return render(draw, alt, x_label, y_label)
 
 
 def noisy_curves(
@@ -146,7 +96,7 @@ def noisy_curves(
             axes.yaxis.set_minor_formatter(NullFormatter())
         _whole_steps(axes)
 
-    return _render(draw, alt, x_label, y_label)
+    return render(draw, alt, x_label, y_label)
 
 
 def sample_curves(
@@ -164,7 +114,7 @@ def sample_curves(
     def draw(axes: Axes) -> None:
         for line in lines:
             if line.band is not None:
-                shade = _SERIES[line.series % NUM_SERIES]
+                shade = series_colour(line.series)
                 axes.fill_between(line.x, *line.band, color=shade, alpha=0.16, linewidth=0.0)
         for line in lines:
             doubling = [i for i, k in enumerate(line.x) if int(k) & (int(k) - 1) == 0]
@@ -173,7 +123,7 @@ def sample_curves(
         most = max(int(max(line.x)) for line in lines)
         _doubling_axis(axes, [1 << i for i in range(most.bit_length())])
 
-    return _render(draw, alt, "k, samples drawn for a question", y_label)
+    return render(draw, alt, "k, samples drawn for a question", y_label)
 
 
 def span_plot(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) -> str:
@@ -190,7 +140,7 @@ def span_plot(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) ->
     def draw(axes: Axes) -> None:
         axes.set_ylim(0.0, 1.02)
         for line in lines:
-            shade = _SERIES[line.series % NUM_SERIES]
+            shade = series_colour(line.series)
             _draw(axes, line, linewidth=2.4)
             axes.plot(line.x[0], line.y[0], "_", color=shade, markersize=9.0)
             axes.plot(line.x[1], line.y[1], "o", color=shade, markersize=6.0)
@@ -202,7 +152,7 @@ def span_plot(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) ->
         axes.set_xlim(0.0, 1.15 * max(most, 0.01))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6))
 
-    return _render(draw, alt, x_label, y_label)
+    return render(draw, alt, x_label, y_label)
 
 
 def pass_curves(
@@ -220,13 +170,13 @@ def pass_curves(
     def draw(axes: Axes) -> None:
         for figures in start:
             ks, values = list(figures), list(figures.values())
-            axes.plot(ks, values, color=_MUTED, marker="o", markersize=3.0, linewidth=1.2)
+            axes.plot(ks, values, color=MUTED, marker="o", markersize=3.0, linewidth=1.2)
         for line in lines:
             _draw(axes, line, marker="o", markersize=3.0)
         ticks = {k for line in lines for k in line.x} | {k for f in start for k in f}
         _doubling_axis(axes, sorted(ticks))
 
-    return _render(draw, alt, "k, samples drawn for a question", y_label)
+    return render(draw, alt, "k, samples drawn for a question", y_label)
 
 
 def stacked(
@@ -242,19 +192,19 @@ def stacked(
     """
 
     def draw(axes: Axes) -> None:
-        colours = _STAGES[: len(stages)]
+        colours = STAGE_COLOURS[: len(stages)]
         layers = [_thin(stage) for stage in stages]
         axes.stackplot(_thin(steps), *layers, colors=colours, linewidth=0.0)
         axes.set_ylim(0.0, top)
         _whole_steps(axes)
 
-    return _render(draw, alt, "finished steps", "seconds")
+    return render(draw, alt, "finished steps", "seconds")
 
 
 def _draw(axes: Axes, line: Line, **style: Any) -> None:
     pattern = dashes(line.series)
     style.setdefault("linestyle", (0, tuple(map(float, pattern.split()))) if pattern else "-")
-    axes.plot(line.x, line.y, color=_SERIES[line.series % NUM_SERIES], **style)
+    axes.plot(line.x, line.y, color=series_colour(line.series), **style)
 
 
 def _doubling_axis(axes: Axes, ticks: Sequence[float]) -> None:
@@ -277,36 +227,3 @@ def _thin(values: Sequence[float] | np.ndarray) -> np.ndarray:
     starts = np.arange(0, len(array), stretch)
     lengths = np.diff([*starts, len(array)])
     return np.add.reduceat(array, starts) / lengths
-
-
-def _render(draw: Callable[[Axes], None], alt: str, x_label: str, y_label: str) -> str:
-    # Ids of clip paths and markers are hashes with this salt: unlike ones for every figure of a
-    # page, the same ones whenever the report is made again.
-    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": alt}):
-        figure = Figure(figsize=_SIZE)
-        FigureCanvasSVG(figure)
-        axes = figure.add_subplot()
-        axes.set_xlabel(x_label)
-        axes.set_ylabel(y_label)
-        axes.margins(x=0.02)
-        draw(axes)
-        out = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        figure.savefig(out, format="svg", transparent=True, metadata=nothing)
-    return _inline(out.getvalue(), alt)
-
-
-def _inline(svg: str, alt: str) -> str:
-    """A file's SVG as part of a page: no prologue, no fixed size, colours by the page's names."""
-    body = svg[svg.index("<svg") :]
-    view_box = re.search(r'viewBox="[^"]*"', body)
-    assert view_box is not None
-    body = body[body.index(">") + 1 :]
-    # matplotlib's style rule for `*` would reach the whole page.
-    body = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>", "", body, flags=re.DOTALL)
-    used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', body))
-    body = re.sub(r' id="([^"]*)"', lambda m: m[0] if m[1] in used else "", body)
-    body = re.sub(r"#0[0-9a-f]{5}\b", lambda m: f"var(--{_VARIABLES[m[0]]})", body)
-    body = re.sub(r" font-family: [^;\"]*;", "", body)
-    body = re.sub(r"\s*\n\s*", "\n", body)
-    return f'<svg {view_box[0]} role="img" aria-label="{html.escape(alt)}">{body.strip()}'
