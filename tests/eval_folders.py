@@ -1,9 +1,10 @@
-"""Small evaluations on disk, for tests of the report."""
+"""Small evaluations and runs on disk, for tests of the report."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -115,4 +116,29 @@ def write_evaluation(
         found = replace(results.sets["heldout"], data=str(data))
         results = replace(results, sets={"heldout": found})
     save_results(folder / "results.json", results)
+    return folder
+
+
+def write_run(folder: Path, shares: dict[int, float], **collapse: object) -> Path:
+    """A run whose diversity is 0.4 at step 0 and then these shares of it, as its loop records it.
+
+    Args:
+        folder: of the run.
+        shares: step -> share.
+        collapse: the run's settings of the alarm.
+    """
+    rows = [{"step": 0, "eval/heldout/acc@1": 0.5, "eval/heldout/diversity": 0.4}]
+    rows += [
+        {
+            "step": step,
+            "eval/heldout/acc@1": 0.5,
+            "eval/heldout/diversity": 0.4 * share,
+            "collapse/diversity_ratio": share,
+            "collapse/alarm": float(share < 0.5),
+        }
+        for step, share in shares.items()
+    ]
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "run.json").write_text(json.dumps({"config": {"collapse": collapse}}))
     return folder

@@ -1,7 +1,7 @@
 """One self-contained page that compares runs: figures, plots, samples, settings.
 
     read_run -> summarise -> table of final figures        summary.py
-             -> sections with plots, as inline SVG         report_sections.py, report_plots.py
+             -> sections with plots, as inline SVG         report_sections.py, report_collapse.py
              -> cohorts with their pictures                report_cohorts.py
                                          -> page           report_page.py
 

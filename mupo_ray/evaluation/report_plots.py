@@ -46,7 +46,14 @@ def smooth(values: Sequence[float]) -> np.ndarray:
     return mean
 
 
-def curves(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) -> str:
+def curves(
+    lines: Sequence[Line],
+    *,
+    alt: str,
+    x_label: str,
+    y_label: str,
+    limits: Sequence[float] = (),
+) -> str:
     """Lines with a marker at each point: metrics measured now and then.
 
     Args:
@@ -54,9 +61,12 @@ def curves(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) -> st
         alt: what a person who cannot see the plot should know.
         x_label: of the x axis, with its unit.
         y_label: of the y axis, with its unit.
+        limits: heights of grey lines across the plot.
     """
 
     def draw(axes: Axes) -> None:
+        for limit in limits:
+            axes.axhline(limit, color=MUTED, linewidth=1.2)
         for line in lines:
             _draw(axes, line, marker="o", markersize=3.0)
         _whole_steps(axes)

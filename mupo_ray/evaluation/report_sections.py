@@ -6,9 +6,10 @@ import html
 import statistics
 from typing import TYPE_CHECKING
 
+from mupo_ray.evaluation.report_collapse import collapse_plots, collapse_words
+from mupo_ray.evaluation.report_lines import METRIC_TEXT, ends_of, lines_of, sentence
 from mupo_ray.evaluation.report_page import figure, table
 from mupo_ray.evaluation.report_plots import (
-    Line,
     curves,
     noisy_curves,
     pass_curves,
@@ -16,12 +17,10 @@ from mupo_ray.evaluation.report_plots import (
     window_of,
 )
 from mupo_ray.evaluation.summary import STAGES, RunFiles, RunSummary, base_columns, stage_seconds
-from mupo_ray.observability.metrics import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_TEXT = {metric.key: metric.text for metric in METRICS}
 # Heading, figure among the evaluation's metrics, y axis.
 _EVAL_PLOTS = (
     ("acc@1, greedy", "acc@1", "share of questions"),
@@ -59,20 +58,22 @@ def eval_section(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSumma
             run: [(step, figures[name]) for step, figures in rows if name in figures]
             for run, rows in evals.items()
         }
-        lines = _lines(series)
+        lines = lines_of(series)
         if lines:
-            alt = f"{heading} against finished steps. {_ends(series)}"
+            alt = f"{heading} against finished steps. {ends_of(series)}"
             svg = curves(lines, alt=alt, x_label="finished steps", y_label=y_label)
-            caption = f"{_sentence(meaning(name))} Up: {y_label}; across: finished steps."
+            caption = f"{sentence(meaning(name))} Up: {y_label}; across: finished steps."
             plots.append(figure(heading, svg, caption))
+    plots += collapse_plots(files)
     plots.append(_pass_plot(summaries))
-    return f'<div class="plots">{"".join(plots)}</div>{_eval_details(evals)}'
+    shown = f'<div class="plots">{"".join(plots)}</div>'
+    return f"{shown}{_eval_details(evals)}{collapse_words(files)}"
 
 
 def _pass_plot(summaries: Mapping[str, RunSummary]) -> str:
     start = [figures.pass_k for figures in base_columns(summaries).values() if figures.pass_k]
     series = {name: list(s.final.pass_k.items()) for name, s in summaries.items()}
-    lines = _lines(series)
+    lines = lines_of(series)
     if not lines and not start:
         return ""
     ends = "; ".join(
@@ -104,12 +105,12 @@ def train_section(files: Mapping[str, RunFiles]) -> str:
     plots = []
     for heading, key, y_label, log in _TRAIN_PLOTS:
         series = {name: list(zip(*run.series(key), strict=True)) for name, run in files.items()}
-        lines = _lines(series)
+        lines = lines_of(series)
         if not any(any(line.y) for line in lines):
             continue
-        alt = f"{heading} against finished steps. {_ends(series)}"
+        alt = f"{heading} against finished steps. {ends_of(series)}"
         svg = noisy_curves(lines, alt=alt, x_label="finished steps", y_label=y_label, log=log)
-        caption = f"{_sentence(_TEXT[key])} Up: {y_label}; across: finished steps."
+        caption = f"{sentence(METRIC_TEXT[key])} Up: {y_label}; across: finished steps."
         plots.append(figure(heading, svg, caption))
     if not plots:
         return ""
@@ -166,11 +167,7 @@ def meaning(name: str) -> str:
     """What a figure of an evaluation is, in words."""
     if name.startswith("pass@"):
         return f"unbiased chance of a right one among {name[5:]} samples"
-    return _TEXT[f"eval/<set>/{name}"]
-
-
-def _sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
+    return METRIC_TEXT[f"eval/<set>/{name}"]
 
 
 def cell(value: float | None, interval: tuple[float, float] | None = None, digits: int = 3) -> str:
@@ -179,22 +176,3 @@ def cell(value: float | None, interval: tuple[float, float] | None = None, digit
         return "-"
     spread = "" if interval is None else f"<small>{interval[0]:.3f}&ndash;{interval[1]:.3f}</small>"
     return f"{value:.{digits}f}{spread}"
-
-
-def _lines(series: Mapping[str, Sequence[tuple[float, float]]]) -> list[Line]:
-    """A line for each run that has points; a run's number stays its own."""
-    return [
-        Line(series=i, x=[x for x, _ in points], y=[y for _, y in points])
-        for i, points in enumerate(series.values())
-        if points
-    ]
-
-
-def _ends(series: Mapping[str, Sequence[tuple[float, float]]]) -> str:
-    """First and last point of each run in words."""
-    return "; ".join(
-        f"{name}: {points[0][1]:.4g} at step {points[0][0]}, {points[-1][1]:.4g} at step "
-        f"{points[-1][0]}"
-        for name, points in series.items()
-        if points
-    )

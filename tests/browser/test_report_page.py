@@ -7,9 +7,9 @@ import shutil
 from collections.abc import Iterator
 
 import pytest
-from eval_folders import write_data, write_evaluation
+from eval_folders import write_data, write_evaluation, write_run
 
-from mupo_ray.evaluation.report_eval import write_eval_report
+from mupo_ray.evaluation.report import write_report
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(
@@ -58,7 +58,7 @@ def browser() -> Iterator:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Address of a report on two models."""
+    """Address of a report on a run and two models."""
     folder = tmp_path_factory.mktemp("report")
     write_data(folder / "data.parquet", 4)
     models = {
@@ -69,7 +69,9 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
             folder / "grpo", [0, 9, 0, 9], spread=0.0, data=folder / "data.parquet"
         ),
     }
-    return write_eval_report(models, folder / "report.html", "Two models").as_uri()
+    runs = {"run": write_run(folder / "run", {2: 0.75, 4: 0.25})}
+    path = folder / "report.html"
+    return write_report(runs, path, "Two models", evaluations=models).as_uri()
 
 
 @pytest.fixture
@@ -136,6 +138,21 @@ def test_page_is_whole_and_fits(open_page, size: tuple[int, int]) -> None:
           return places.every((p, i) => inside(p) && places.slice(i + 1).every(q => apart(p, q)));
         })"""
     )
+
+
+def test_the_collapse_alarm_is_seen(open_page) -> None:
+    page = open_page()
+    words = page.get_by_text("collapse alarm at step 4: diversity at 0.25 of step 0's, below 0.5")
+    assert words.is_visible()
+    # The line of the limit crosses the plot, between the run's first point and its last.
+    shown = page.locator("figure", has_text="Diversity left")
+    line, limit = (
+        shown.locator(f"path[style*='var(--{colour})'][style*='stroke-width: {width}']").last
+        for colour, width in (("s0", "1.8"), ("muted", "1.2"))
+    )
+    run, across = line.bounding_box(), limit.bounding_box()
+    assert across["width"] > run["width"]
+    assert run["y"] + 5 < across["y"] < run["y"] + run["height"] - 5
 
 
 def test_mouse_opens_a_mark_s_text(open_page) -> None:

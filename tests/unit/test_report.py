@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from eval_folders import write_run
 from PIL import Image
 
 from mupo_ray.data.stream import PromptOrder
@@ -245,6 +246,48 @@ def test_plots_are_whole_and_described(run: Path, tmp_path: Path) -> None:
         assert root.get("aria-label") and root.get("role") == "img"
         assert "<figcaption>" in plot and not re.findall("#[0-9a-f]{6}", svg)
     assert "mupo: 0.5 at step 0, 0.7 at step 4" in plots[0]
+
+
+def test_the_collapse_alarm_s_shares_limits_and_words(tmp_path: Path) -> None:
+    runs = {
+        "<grpo>": write_run(tmp_path / "grpo", {2: 0.75, 4: 0.25}, strategies_share=0.0),
+        "mupo": write_run(tmp_path / "mupo", {2: 1.1, 4: 0.9}, diversity_share=0.8),
+    }
+    (runs["mupo"] / "stopped.json").write_text('{"step": 4, "message": "<why>"}')
+    text = write_report(runs, tmp_path / "r.html", "t").read_text()
+    heldout = text[text.index('id="heldout"') : text.index('id="settings"')]
+    figures = re.findall(r"<figure>.*?</figure>", heldout, re.DOTALL)
+    headings = [re.findall("<h3>(.*?)</h3>", shown)[0] for shown in figures]
+    # No run has a share of its strategies.
+    assert headings == ["acc@1, greedy", "Diversity", "Diversity left"]
+    shown = html.unescape(figures[headings.index("Diversity left")])
+    assert "<grpo>: 0.75 at step 2, 0.25 at step 4; mupo: 1.1 at step 2, 0.9 at step 4" in shown
+    assert "Alarm below 0.5 (<grpo>), 0.8 (mupo)." in shown
+    # A grey line for each of the two limits, which no axis, tick or legend is drawn like.
+    assert shown.count("stroke: var(--muted); stroke-width: 1.2") == 2
+    said = re.findall("<li><b>(.*?)</b>: (.*?)</li>", heldout)
+    assert [tuple(map(html.unescape, line)) for line in said] == [
+        ("<grpo>", "collapse alarm at step 4: diversity at 0.25 of step 0's, below 0.5"),
+        ("mupo", "stopped at step 4: <why>"),
+    ]
+
+
+def test_a_quiet_alarm_says_so_and_one_without_a_start_too(tmp_path: Path) -> None:
+    quiet = write_run(tmp_path / "quiet", {2: 0.9}, strategies_share=0.0)
+    late = write_run(tmp_path / "late", {2: 0.9})
+    rows = (late / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (late / "metrics.jsonl").write_text("".join(rows[1:]))
+    unknown = write_run(tmp_path / "unknown", {2: 0.1})
+    (unknown / "run.json").unlink()
+    runs = {"quiet": quiet, "late": late, "unknown": unknown}
+    text = write_report(runs, tmp_path / "r.html", "t").read_text()
+    assert re.findall("<li><b>(.*?)</b>: (.*?)</li>", text) == [
+        ("quiet", "no alarm; both shares stayed above their limits"),
+        (
+            "late",
+            "the collapse alarm is off: step 0 has no diversity of heldout to compare with",
+        ),
+    ]
 
 
 def test_cohorts_show_groups_rewards_and_pictures(bare: Path, tmp_path: Path) -> None:
