@@ -25,6 +25,9 @@ class Method(Protocol):
 
     needs_embeddings: bool
     """Whether `score` wants the embeddings of the reasoning."""
+    diversity_factor: float
+    """Set before each step, 1 at first: what a collapse alarm multiplies the weight of a diversity
+    reward by. A method without such a reward ignores it."""
 
     def score(
         self, cohorts: Sequence[Cohort], embeddings: Sequence[np.ndarray] | None, step: int

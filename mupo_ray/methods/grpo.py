@@ -23,6 +23,7 @@ class Grpo:
     """Advantages from the rewards of the whole cohort."""
 
     needs_embeddings = False
+    diversity_factor = 1.0
 
     def __init__(self, config: GrpoConfig, reward: RewardConfig, max_new_tokens: int) -> None:
         self._config = config

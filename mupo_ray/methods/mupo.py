@@ -36,6 +36,7 @@ class Mupo:
     """Advantages inside each of K groups, and a reward for right answers far from the others."""
 
     needs_embeddings = True
+    diversity_factor = 1.0
 
     def __init__(
         self,
@@ -51,8 +52,6 @@ class Mupo:
         self._max_new_tokens = max_new_tokens
         self._num_steps = num_steps
         self._seed = seed
-        self.diversity_factor = 1.0
-        """Multiplies the annealed weight of diversity; a collapse alarm may raise it."""
 
     def score(
         self, cohorts: Sequence[Cohort], embeddings: Sequence[np.ndarray] | None, step: int

@@ -23,6 +23,7 @@ class PassK:
     """A right answer counts for the subsets that it alone would save."""
 
     needs_embeddings = False
+    diversity_factor = 1.0
 
     def __init__(self, config: PassKConfig) -> None:
         self._k = config.k

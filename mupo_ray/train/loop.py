@@ -22,7 +22,6 @@ from ray.exceptions import RayActorError
 from mupo_ray.errors import DataError, MupoError, TrainingError, WeightSyncError
 from mupo_ray.evaluation.evaluate import eval_metrics, evaluate
 from mupo_ray.evaluation.samples import save_problems
-from mupo_ray.methods import Mupo
 from mupo_ray.observability.records import cohort_rows, save_rows
 from mupo_ray.sync.source import iter_weights
 from mupo_ray.train import checkpoint
@@ -118,8 +117,7 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
         return
     for step in range(w.start_step, config.train.num_steps):
         clock = Clock()
-        if isinstance(w.method, Mupo):
-            w.method.diversity_factor = w.collapse.weight_factor
+        w.method.diversity_factor = w.collapse.weight_factor
         sampled = sample_step(  # C
             config, step, stream=w.stream, pool=w.pool, verifier=w.verifier, clock=clock
         )
