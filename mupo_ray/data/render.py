@@ -162,6 +162,11 @@ class PromptRenderer:
         """Whether the chat template ends every prompt with `<think>`."""
         return opens_think(self._chat.render(messages=self._messages([""], []), **_GENERATE))
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: N tokens hold at most N times that."""
+        return max(map(len, self._tokenizer.get_vocab()))
+
     def render(self, row: Row, *, position: int) -> Prompt:
         """The prompt of one row.
 
@@ -202,6 +207,26 @@ class PromptRenderer:
             min_pixels=plan.min_pixels,
             max_pixels=plan.max_pixels,
         )
+
+    def chat_ids(self, messages: Sequence[tuple[str, Sequence[str | None]]]) -> list[int]:
+        """Ids of a whole chat, up to where the model answers.
+
+        Args:
+            messages: role and content of each: text, or None for a picture.
+
+        Returns:
+            One image token a picture.
+
+        Raises:
+            jinja2.TemplateError: the chat template refuses these messages.
+        """
+        texts: list[str] = []
+        marked = [_message(role, content, texts) for role, content in messages]
+        return self._join(self._chat.render(messages=marked, **_GENERATE), texts)
+
+    def text_ids(self, text: str) -> list[int]:
+        """Ids of text alone; special tokens in it are letters."""
+        return self._encode(text)
 
     def _token_ids(self, content: Sequence[str | None]) -> list[int]:
         """Ids of the whole chat prompt, one image token a picture."""
