@@ -100,7 +100,8 @@ def load_config(
     """Join defaults, files and overrides, and check the result.
 
     Args:
-        files: YAML files, later ones win. Relative paths resolve against the working directory.
+        files: YAML files or `run.json` of a run, later ones win. Relative paths resolve against the
+            working directory.
         overrides: `section.field=value`, the value in YAML; all win over files.
         base: what stands where neither says anything.
 
@@ -112,7 +113,7 @@ def load_config(
     """
     tree: Tree = json.loads(base.model_dump_json())
     sources: Sources = {}
-    layers = [_read_file(Path(file)) for file in files]
+    layers = [_Layer(*read_yaml(Path(file))) for file in files]
     if overrides:
         layers.append(_read_overrides(overrides))
     for layer in layers:
@@ -271,7 +272,14 @@ def _commit() -> str | None:
         return None
 
 
-def _read_file(path: Path) -> _Layer:
+def read_yaml(path: Path) -> tuple[Tree, Sources]:
+    """The values of a YAML file, and the file and line of each key.
+
+    The record of a run counts as the configuration in it, so that a run can be had again.
+
+    Raises:
+        ConfigError: no such file, or not one mapping in YAML.
+    """
     try:
         text = path.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as err:
@@ -284,7 +292,10 @@ def _read_file(path: Path) -> _Layer:
         values = {}
     if not isinstance(values, dict):
         raise ConfigError(f"config file {path}: got {values!r}, should hold `section: ...` lines")
-    return _Layer(values, {at: f"{path}:{line}" for at, line in lines.items()})
+    if path.name == RUN_FILE and isinstance(values.get("config"), dict):
+        lines = {at[1:]: line for at, line in lines.items() if at[0] == "config" and len(at) > 1}
+        values = values["config"]
+    return values, {at: f"{path}:{line}" for at, line in lines.items()}
 
 
 def _read_overrides(overrides: Sequence[str]) -> _Layer:

@@ -11,6 +11,7 @@
     +-- WeightSyncError    new weights did not reach an engine, or not whole
     +-- TrainingError      the update cannot go on (NaN loss)
     +-- CheckpointError    a checkpoint is incomplete or belongs to another run
+    +-- SweepError         a sweep cannot go on: storage, another study, no trial succeeded
 
 Wrong arguments to a function raise ValueError. Every message says what is wrong, the value got and
 what would be right.
@@ -59,6 +60,10 @@ class TrainingError(MupoError):
 
 class CheckpointError(MupoError):
     """A checkpoint is incomplete or belongs to another run."""
+
+
+class SweepError(MupoError):
+    """A sweep cannot go on."""
 
 
 def cause_of(err: BaseException) -> str:

@@ -1,0 +1,249 @@
+"""The study that all workers of a sweep share: made once, its trials claimed one by one.
+
+    <run.storage_path>/<name>/
+      journal.log        Optuna's records, where no database is given
+      trials/<number>/   the run of each trial
+      workers/<number>   held by a living worker
+      lock               held while a worker makes the study or claims a trial
+      sweep.html, best.yaml
+
+Workers are processes, on one host or on several that share the folder.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.exceptions import UpdateFinishedTrialError
+from optuna.trial import TrialState
+
+from mupo_ray.errors import SweepError
+from mupo_ray.tune.held_file import HeldFile, is_held
+from mupo_ray.tune.objective import parse_objectives
+from mupo_ray.tune.paths import leaves, values_of
+from mupo_ray.tune.samplers import make_pruner, make_sampler
+from mupo_ray.tune.space import SearchSpace
+from mupo_ray.tune.storage import open_storage, retry_callback
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from optuna.trial import FrozenTrial
+
+    from mupo_ray.config import Config
+    from mupo_ray.tune.expression import Expression
+    from mupo_ray.tune.spec import SweepConfig
+
+# Attributes of a trial.
+RUN = "run"
+"""Its run's folder below `trials/`: that of the interrupted trial where it goes on with one."""
+WORKER = "worker"
+REASON = "reason"
+"""Why it was pruned or failed."""
+WALL_S = "wall_s"
+START_UP_S = "start_up_s"
+"""Of the wall time, what was not spent in training steps."""
+
+_IDENTITY = "mupo_ray"
+"""The study's attribute that says what it searches."""
+# May change between the starts of a sweep.
+_NOT_IDENTITY = ("run.name", "run.storage_path", "tracking.", "checkpoint.", "placement.", "sync.")
+
+
+class Move(Enum):
+    """What a worker may do next."""
+
+    TRAIN = auto()
+    WAIT = auto()
+    """All trials are claimed; some are running, and come back if their worker dies."""
+    END = auto()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sweep:
+    """A sweep as one worker sees it."""
+
+    config: SweepConfig
+    base: Config
+    space: SearchSpace
+    objectives: tuple[Expression, ...]
+    folder: Path
+    study: optuna.Study
+    lock: HeldFile
+    """Held to claim a trial."""
+    worker: int
+    """Number of this worker, counted over all starts."""
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """All trials that began or are queued, by number."""
+        return self.study.get_trials(deepcopy=False)
+
+    def run_dir(self, trial: FrozenTrial) -> Path:
+        """Folder of a trial's run."""
+        return self.folder / "trials" / str(trial.user_attrs.get(RUN, trial.number))
+
+    def next_move(self) -> Move:
+        """What to do next; the lock must be held.
+
+        Trials of workers that died are queued again first.
+
+        Raises:
+            SweepError: enough trials failed, and none succeeded.
+        """
+        self._revive()
+        trials = self.trials
+        counted = counted_trials(trials)
+        failed = [t for t in counted if t.state is TrialState.FAIL]
+        ended = [t for t in counted if t.state.is_finished()]
+        if failed == ended and len(failed) >= self.config.max_failures:
+            raise no_success(counted)
+        is_queued = any(t.state is TrialState.WAITING for t in trials)
+        is_open = self.config.sampler.name != "grid" or is_queued
+        if len(counted) < self.config.trials and is_open:
+            return Move.TRAIN
+        return Move.END if len(ended) == len(counted) else Move.WAIT
+
+    def _revive(self) -> None:
+        """Queue the trials of dead workers again; with a database Optuna does, by heartbeats."""
+        if self.config.storage is not None:
+            optuna.storages.fail_stale_trials(self.study)
+            return
+        for trial in self.trials:
+            # Who claims a trial says so before it lets go of the lock.
+            if trial.state is not TrialState.RUNNING or (
+                WORKER in trial.user_attrs
+                and is_held(worker_file(self.folder, trial.user_attrs[WORKER]))
+            ):
+                continue
+            try:
+                self.study.tell(trial.number, state=TrialState.FAIL)
+            except (UpdateFinishedTrialError, ValueError):
+                continue  # it was told meanwhile
+            retry_callback(self.config)(self.study, trial)
+
+
+def open_sweep(config: SweepConfig, base: Config) -> Sweep:
+    """Open a sweep, made by whoever comes first.
+
+    Args:
+        config: the sweep.
+        base: the configuration it varies.
+
+    Raises:
+        ConfigError: the search, an objective or the storage's address is wrong.
+        SweepError: the storage cannot be reached, or holds another sweep of this name.
+    """
+    objectives = parse_objectives(config.objectives, base)
+    space = SearchSpace(config.search, base, baseline=config.baseline)
+    queued = [space.baseline()] if config.baseline else []
+    if config.sampler.name == "grid":
+        queued += [point for point in space.grid() if point not in queued]
+    folder = base.run_dir.parent / config.name
+    lock = HeldFile(folder / "lock")
+    with lock:
+        storage = open_storage(config, folder)
+        worker = _next_number(folder)
+        study = optuna.create_study(
+            storage=storage,
+            study_name=config.name,
+            directions=[o.direction for o in config.objectives],
+            sampler=make_sampler(config, worker),
+            pruner=make_pruner(config, base.train.num_steps),
+            load_if_exists=True,
+        )
+        _check_identity(study, _identity(config, base), queued)
+    return Sweep(
+        config=config,
+        base=base,
+        space=space,
+        objectives=objectives,
+        folder=folder,
+        study=study,
+        lock=lock,
+        worker=worker,
+    )
+
+
+@contextmanager
+def living(sweep: Sweep) -> Iterator[None]:
+    """Say that this worker lives, as long as it does."""
+    with HeldFile(worker_file(sweep.folder, sweep.worker)):
+        yield
+
+
+def worker_file(folder: Path, worker: int) -> Path:
+    """What a living worker holds."""
+    return folder / "workers" / str(worker)
+
+
+def superseded(trials: Sequence[FrozenTrial]) -> set[int]:
+    """Numbers of the interrupted trials that another goes on with."""
+    return {n for trial in trials for n in trial.system_attrs.get("retry_history", ())}
+
+
+def counted_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """Those that count towards the sweep's number: begun, and not gone on with by another."""
+    gone = superseded(trials)
+    return [t for t in trials if t.state is not TrialState.WAITING and t.number not in gone]
+
+
+def no_success(trials: Sequence[FrozenTrial]) -> SweepError:
+    """What there is to say of a sweep without one finished trial."""
+    reasons: dict[str, list[int]] = {}
+    for trial in trials:
+        reasons.setdefault(trial.user_attrs.get(REASON) or "its worker died", []).append(
+            trial.number
+        )
+    shown = "; ".join(f"trial {', '.join(map(str, n))}: {why}" for why, n in reasons.items())
+    return SweepError(f"no trial succeeded, of {len(trials)}: {shown}")
+
+
+def _next_number(folder: Path) -> int:
+    """A number that no worker of this sweep had; the lock must be held."""
+    taken = folder / "workers"
+    taken.mkdir(parents=True, exist_ok=True)
+    number = len(list(taken.iterdir()))
+    (taken / str(number)).touch()
+    return number
+
+
+def _identity(config: SweepConfig, base: Config) -> dict[str, Any]:
+    dumped = json.loads(config.model_dump_json(include={"search", "objectives"}))
+    # Paths have dots of their own.
+    search = {
+        f"search.{path}.{field}": value
+        for path, given in dumped["search"].items()
+        for field, value in given.items()
+    }
+    judged = leaves({str(i): o for i, o in enumerate(dumped["objectives"])}, "objectives")
+    fixed = {
+        path: value for path, value in values_of(base).items() if not path.startswith(_NOT_IDENTITY)
+    }
+    return search | judged | fixed
+
+
+def _check_identity(
+    study: optuna.Study, identity: dict[str, Any], queued: Sequence[dict[str, Any]]
+) -> None:
+    """Whether the study is this sweep's; a new one gets its first trials (the lock is held)."""
+    before = study.user_attrs.get(_IDENTITY)
+    if before is None:
+        for point in queued:
+            study.enqueue_trial(point, skip_if_exists=True)
+        study.set_user_attr(_IDENTITY, identity)
+        return
+    changed = [k for k in {**before, **identity} if before.get(k) != identity.get(k)]
+    if changed:
+        shown = [f"{k}: {before.get(k)!r} then, {identity.get(k)!r} now" for k in changed[:4]]
+        raise SweepError(
+            f"the storage holds a study {study.study_name} of another search "
+            f"({', '.join(shown)}{', ...' if len(changed) > len(shown) else ''}); choose another "
+            "name, or the same search to go on with it"
+        )
