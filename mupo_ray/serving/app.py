@@ -8,15 +8,16 @@ Weights are swapped through Serve's `user_config`: `serve deploy` with another `
 `reconfigure` on one replica after another, and replicas that start later take it too.
 """
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Serve reads the type of `build_app`'s argument.
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 from pydantic import ValidationError
 from ray import serve
+from ray.serve import Application
 
 from mupo_ray.config import Config
 from mupo_ray.config_io import load_resolved, resolve_paths
@@ -30,9 +31,6 @@ from mupo_ray.serving.arguments import Policy, ServingArgs
 from mupo_ray.serving.gate import VersionGate
 from mupo_ray.serving.http import build_http_app
 from mupo_ray.serving.weights import PolicySource, check_alike, find_policy, swap
-
-if TYPE_CHECKING:
-    from ray.serve import Application
 
 logger = logging.getLogger(__name__)
 
