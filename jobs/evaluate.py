@@ -62,11 +62,12 @@ def _evaluate(args: argparse.Namespace) -> str:
         ),
         has_greedy=args.greedy,
         limit=args.limit,
+        ks=args.k,
         progress_to=sys.stderr,
     )
     name = args.out.absolute().name
     page = write_eval_report({name: args.out}, args.out / "report.html", name)
-    return f"{results_table(results)}\n\nreport  {page}"
+    return f"{results_table(results, args.k)}\n\nreport  {page}"
 
 
 def _contestant(args: argparse.Namespace) -> tuple[Config, Contestant]:
@@ -130,6 +131,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--samples", type=int, default=16, help="sampled answers a question (n)")
     parser.add_argument(
+        "--k",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="K",
+        help="rows of the table, pass@K and majority@K; every k up to n is in the files, and one "
+        "beyond it among what is left out",
+    )
+    parser.add_argument(
         "--greedy",
         action=argparse.BooleanOptionalAction,
         default=True,
@@ -157,6 +167,8 @@ def _check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < 1:
             parser.error(f"--{name.replace('_', '-')} {value}: should be at least 1")
+    if any(k < 1 for k in args.k):
+        parser.error(f"--k {' '.join(map(str, args.k))}: each should be at least 1")
     if args.samples < 0 or (args.samples == 0 and not args.greedy):
         parser.error(f"--samples {args.samples}: should be at least 1, or 0 with --greedy")
     if args.temperature <= 0 or not 0 < args.top_p <= 1:

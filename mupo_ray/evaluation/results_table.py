@@ -7,23 +7,27 @@ from typing import TYPE_CHECKING
 from mupo_ray.evaluation.summary import aligned
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from mupo_ray.evaluation.results import Estimate, Estimates, EvalResults
 
-# In front of the measures of k; of those the table has the powers of two, the file has all.
+# In front of the measures of k, of which the file has all.
 _BEFORE_K = ("acc@1", "acc@1_sampled")
 
 
-def results_table(results: EvalResults) -> str:
+def results_table(results: EvalResults, ks: Sequence[int] = ()) -> str:
     """A column a set, and the means over all problems and over sets where there are several.
 
     A cell is a value and its interval; a dash stands for what could not be measured.
+
+    Args:
+        results: of one model.
+        ks: whose measures have a row; the powers of two that were measured where empty.
     """
     columns = {name: found.micro for name, found in results.sets.items()}
     if results.micro is not None and results.macro is not None:
         columns |= {"all problems": results.micro, "mean of sets": results.macro}
-    return _table("", columns)
+    return _table("", columns, ks)
 
 
 def models_table(results: Mapping[str, EvalResults]) -> str:
@@ -35,8 +39,8 @@ def models_table(results: Mapping[str, EvalResults]) -> str:
     )
 
 
-def _table(corner: str, columns: Mapping[str, Estimates]) -> str:
-    cells = {name: _cells(estimates) for name, estimates in columns.items()}
+def _table(corner: str, columns: Mapping[str, Estimates], ks: Sequence[int] = ()) -> str:
+    cells = {name: _cells(estimates, ks) for name, estimates in columns.items()}
     names = dict.fromkeys(name for found in cells.values() for name in found)
     rows = [[corner, *columns]]
     rows.append(["problems", *(str(found.num_problems) for found in columns.values())])
@@ -44,14 +48,18 @@ def _table(corner: str, columns: Mapping[str, Estimates]) -> str:
     return aligned(rows)
 
 
-def _cells(found: Estimates) -> dict[str, str]:
-    shown = {name: found.measures[name] for name in _BEFORE_K if name in found.measures}
+def _cells(found: Estimates, ks: Sequence[int]) -> dict[str, str]:
+    shown: dict[str, Estimate | None] = {
+        name: found.measures[name] for name in _BEFORE_K if name in found.measures
+    }
     for label, by_k in (("pass@", found.pass_at_k), ("majority@", found.majority_at_k)):
-        shown |= {f"{label}{k}": e for k, e in by_k.items() if k > 1 and k & (k - 1) == 0}
+        # pass@1 is acc@1_sampled by definition.
+        chosen = ks or [k for k in by_k if k > 1 and k & (k - 1) == 0]
+        shown |= {f"{label}{k}": by_k.get(k) for k in chosen}
     shown |= {name: e for name, e in found.measures.items() if name not in shown}
     if found.strategies is not None and found.strategies.fidelity is not None:
         shown["fidelity"] = found.strategies.fidelity
-    return {name: _cell(estimate) for name, estimate in shown.items()}
+    return {name: "-" if e is None else _cell(e) for name, e in shown.items()}
 
 
 def _cell(estimate: Estimate) -> str:

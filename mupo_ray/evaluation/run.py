@@ -82,6 +82,7 @@ def evaluate_sets(
     sampling: SamplingSettings,
     has_greedy: bool = True,
     limit: int | None = None,
+    ks: Sequence[int] = (),
     progress_to: TextIO,
 ) -> EvalResults:
     """Evaluate a model on sets.
@@ -93,6 +94,7 @@ def evaluate_sets(
         sampling: how samples are drawn.
         has_greedy: whether each problem is answered at temperature 0 too.
         limit: rows of each set, from its start; None takes all.
+        ks: as for `measure_evaluation`.
         progress_to: where progress is shown.
 
     Raises:
@@ -114,7 +116,7 @@ def evaluate_sets(
         problems = sets[run.source.spec.name]
         save_problems(folder / SAMPLES_FILE, problems)
         write_predictions(folder / PREDICTIONS_FILE, run.source, problems, limit)
-    results = _measure(contestant, runs, sets, sampling)
+    results = _measure(contestant, runs, sets, sampling, ks)
     for name, found in results.sets.items():
         alone = replace(results, sets={name: found}, micro=None, macro=None)
         save_results(out / name / RESULTS_FILE, alone)
@@ -243,6 +245,7 @@ def _measure(
     runs: Sequence[SetRun],
     sets: Mapping[str, Sequence[EvaluatedProblem]],
     sampling: SamplingSettings,
+    ks: Sequence[int],
 ) -> EvalResults:
     return measure_evaluation(
         sets,
@@ -250,4 +253,5 @@ def _measure(
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         sampling=sampling,
         data={run.source.spec.name: str(Path(run.source.table.spec).absolute()) for run in runs},
+        ks=ks,
     )

@@ -17,6 +17,7 @@ import pytest
 from mupo_ray.data.chat import ChatRenderer
 from mupo_ray.errors import CheckpointError, DataError, RolloutError
 from mupo_ray.evaluation.results import EvalResults, SamplingSettings, load_results
+from mupo_ray.evaluation.results_table import results_table
 from mupo_ray.evaluation.run import Contestant, evaluate_sets
 from mupo_ray.evaluation.samples import EvaluatedProblem, load_problems
 from mupo_ray.evaluation.sets import parse_set
@@ -134,6 +135,29 @@ def test_the_files_of_an_evaluation(evaluation: Evaluation, sets: list[str]) -> 
     assert table["index"].tolist() == ["0", "1", "2", "3", "5"]
     greedy = [p.greedy for p in evaluation.problems("one")]
     assert table["prediction"].tolist() == [g.extracted for g in greedy if g]
+
+
+def test_the_k_that_were_asked_for_are_shown_or_left_out(
+    evaluation: Evaluation, sets: list[str]
+) -> None:
+    results = evaluation(sets[:1], ScriptedSampler(), ks=[3, 8])
+    found = load_results(evaluation.out / "one" / "results.json").sets["one"].micro
+    assert list(found.pass_at_k) == [1, 2, 3, 4]
+    reasons = {item.measure: item.reason for item in found.left_out}
+    assert reasons["pass@8"] == "needs 8 samples of every problem; the fewest are 4"
+    assert "pass@3" not in reasons
+    rows = {
+        line.split()[0]: line.split()[1] for line in results_table(results, [3, 8]).split("\n")[1:]
+    }
+    # Two of four right: 1 - C(2, 3) / C(4, 3).
+    assert [name for name in rows if "@" in name] == [
+        *("acc@1", "acc@1_sampled", "pass@3", "pass@8", "majority@3", "majority@8")
+    ]
+    assert (rows["pass@3"], rows["pass@8"], rows["majority@8"]) == ("1.000", "-", "-")
+    plain = results_table(results)
+    assert [name for name in ("pass@2", "pass@3", "pass@4") if f"{name} " in plain] == [
+        *("pass@2", "pass@4")
+    ]
 
 
 @pytest.mark.parametrize("answers", [0, 1, 5, 13])
