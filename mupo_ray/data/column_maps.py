@@ -29,10 +29,16 @@ class ColumnMap:
     """What names the row in reports."""
     hint: tuple[str, ...] = ("hint",)
     """Text that is put before the question."""
+    asked: tuple[str, ...] = ()
+    """The whole text for a model, with hint and options; without it, it is made of these."""
     join_images: bool = False
     """Whether the image columns hold one picture each, rather than being names for the same."""
     show_options: bool = True
     """Whether options are put behind a question that does not name them itself."""
+    image_folder: str = ""
+    """Where pictures that are named and not held lie, beside the file."""
+    merged_image: bool = False
+    """Whether a row's one picture may hold all that its numbered marks, `<image2>`, speak of."""
     answer_words: Mapping[str, str] = field(default_factory=dict)
     """Answers that the file has as a code -> the word that a model says."""
     required: tuple[str, ...] = ("problem", "answer")
@@ -46,7 +52,9 @@ class ColumnMap:
         return {name: found for name, found in named.items() if found}
 
 
-_NOT_COLUMNS = ("join_images", "show_options", "answer_words", "required")
+_NOT_COLUMNS = (
+    *("join_images", "show_options", "image_folder", "merged_image", "answer_words", "required"),
+)
 THINGS = tuple(f.name for f in fields(ColumnMap) if f.name not in _NOT_COLUMNS)
 """What columns can be mapped to."""
 
@@ -70,8 +78,10 @@ MAPPINGS: Mapping[str, ColumnMap] = {
         show_options=False,
         required=_WITH_PICTURES,
     ),
+    # Its query says to how many places a number is wanted, and in which unit.
     "mathvista": ColumnMap(
         problem=("question",),
+        asked=("query",),
         images=("decoded_image", "image"),
         options=("choices",),
         category=("metadata.task", "task"),
@@ -79,9 +89,11 @@ MAPPINGS: Mapping[str, ColumnMap] = {
         id=("pid", "index"),
         required=_REPORTED,
     ),
-    # Its questions name their choices themselves.
+    # Its questions name their choices themselves. In version Vision Only they stand in the picture;
+    # the question is empty and the query says where to look.
     "mathverse": ColumnMap(
         problem=("question",),
+        asked=("query_cot",),
         images=("image",),
         options=(),
         category=("problem_version",),
@@ -95,14 +107,17 @@ MAPPINGS: Mapping[str, ColumnMap] = {
         options=("options", "choices"),
         category=("subject", "category"),
         id=("id", "index"),
+        merged_image=True,
         required=_REPORTED,
     ),
     # The options stand in the picture or in the question.
     "logicvista": ColumnMap(
         problem=("question",),
-        images=("image", "imagesource"),
+        images=("image", "imagename"),
+        image_folder="images",
         options=(),
         category=("skill",),
+        source=("imagesource",),
         id=("index", "_key"),
         required=_REPORTED,
     ),
@@ -137,6 +152,7 @@ MAPPINGS: Mapping[str, ColumnMap] = {
     "mmvet": ColumnMap(
         problem=("question",),
         images=("image", "imagename"),
+        image_folder="images",
         options=(),
         category=("capability", "category"),
         source=("imagesource", "image_source"),

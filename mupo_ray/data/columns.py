@@ -130,19 +130,14 @@ def map_row(cells: Cells, names: ColumnMap, passed: Sequence[str]) -> MappedRow:
     Raises:
         RowError: options or pictures that cannot be told apart from something else.
     """
-    question = as_text(_first(cells, names.problem)) or ""
+    question = _text(cells, names.problem)
     options = _options(cells, names)
-    problem = question
-    if hint := as_text(_first(cells, names.hint)):
-        problem = f"Hint: {hint}\n{problem}"
-    if options and names.show_options and not shows_options(question, options):
-        listed = "\n".join(f"{letter}. {text}" for letter, text in options.items())
-        problem = f"{problem}\nOptions:\n{listed}"
-    answer = as_text(_first(cells, names.answer)) or ""
+    problem = _text(cells, names.asked) or _asked(question, options, cells, names)
+    answer = _text(cells, names.answer)
     images = _images(cells, names)
     if not images and names.images:
         refuse_hidden_picture(cells, passed)
-    problem, images = _unnumbered(problem, images)
+    problem, images = _unnumbered(problem, images, is_merged=names.merged_image)
     return MappedRow(
         row_id=as_text(_first(cells, names.id)) or "",
         problem=problem,
@@ -154,6 +149,19 @@ def map_row(cells: Cells, names: ColumnMap, passed: Sequence[str]) -> MappedRow:
         source=as_text(_first(cells, names.source)),
         passed={c: text for c in passed if (text := as_text(cells.get(c))) is not None},
     )
+
+
+def _asked(question: str, options: Mapping[str, str], cells: Cells, names: ColumnMap) -> str:
+    """What the model is asked, out of its parts."""
+    problem = question
+    if hint := _text(cells, names.hint):
+        problem = f"Hint: {hint}\n{problem}"
+    # Letters whose options are themselves stand in the picture.
+    is_said = all(letter == text for letter, text in options.items())
+    if not names.show_options or is_said or shows_options(question, options):
+        return problem
+    listed = "\n".join(f"{letter}. {text}" for letter, text in options.items())
+    return f"{problem}\nOptions:\n{listed}"
 
 
 def as_text(value: Any) -> str | None:
@@ -209,6 +217,12 @@ def _first(cells: Cells, names: Sequence[str]) -> Any:
     return next((value for n in names if (value := _cell(cells, n)) is not None), None)
 
 
+def _text(cells: Cells, names: Sequence[str]) -> str:
+    """The first text that is not blank; "" without one."""
+    texts = (as_text(_cell(cells, name)) for name in names)
+    return next((text for text in texts if text and text.strip()), "")
+
+
 def _label(value: Any) -> str | None:
     """A category as text; several are joined."""
     items = literal(value) if isinstance(value, str) and value.startswith("[") else value
@@ -226,6 +240,10 @@ def _options(cells: Cells, names: ColumnMap) -> dict[str, str]:
 
 def _images(cells: Cells, names: ColumnMap) -> list[ImageRef]:
     found = {name: refs for name in names.images if (refs := image_refs(_cell(cells, name)))}
+    if names.image_folder:
+        found = {
+            name: [_below(names.image_folder, r) for r in refs] for name, refs in found.items()
+        }
     if names.join_images:
         return [ref for refs in found.values() for ref in refs]
     if all(name in found for name in _SAME_PICTURE):
@@ -236,11 +254,23 @@ def _images(cells: Cells, names: ColumnMap) -> list[ImageRef]:
     return next(iter(found.values()), [])
 
 
-def _unnumbered(problem: str, images: list[ImageRef]) -> tuple[str, list[ImageRef]]:
+def _below(folder: str, image: ImageRef) -> ImageRef:
+    """A picture in a file of its own as the file's folder names it."""
+    if image.encoded is not None or image.path is None or "/" in image.path:
+        return image
+    return replace(image, path=f"{folder}/{image.path}")
+
+
+def _unnumbered(
+    problem: str, images: list[ImageRef], *, is_merged: bool
+) -> tuple[str, list[ImageRef]]:
     """MMMU's marks, `<image 2>`, as plain ones, with the pictures in the order of the marks."""
     numbers = [int(number) - 1 for number in _NUMBERED_MARK.findall(problem)]
     if not numbers or "<image>" in problem:
         return problem, images
+    if is_merged and len(images) == 1 and max(numbers) > 0:
+        # The marks say which part of the picture is meant.
+        return f"<image>{problem}", images
     if any(not 0 <= number < len(images) for number in numbers):
         raise RowError(
             DropReason.PLACEHOLDERS,

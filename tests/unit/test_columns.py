@@ -282,24 +282,26 @@ PUBLISHED = {
             "question_type": "multi_choice",
             "answer_type": "text",
             "metadata": {"task": "geometry problem solving", "source": "GeoQA+"},
-            "query": "Hint: ...",
+            "query": "Hint: the letter at the end.\nQuestion: Which?\nChoices:\n(A) red\n(B) blue",
         },
-        "Which is longer?\nOptions:\nA. red\nB. blue",
+        "Hint: the letter at the end.\nQuestion: Which?\nChoices:\n(A) red\n(B) blue",
         {"A": "red", "B": "blue"},
     ),
     "mathverse": (
         {
-            "sample_index": "1",
+            "sample_index": "5",
             "problem_index": "1",
-            "problem_version": "Text Dominant",
-            "question": "Find it.\nChoices:\nA:3\nB:4",
+            "problem_version": "Vision Only",
+            "question": "",
             "image": {"bytes": GIF, "path": "1.png"},
             "answer": "A",
             "question_type": "multi-choice",
             "metadata": {"split": "testmini", "source": "GeoQA", "subject": "Plane Geometry"},
-            "question_for_eval": "Find it.",
+            "query_wo": "As the image asks, the letter at once.",
+            "query_cot": "As the image asks, the letter after reasoning.",
+            "question_for_eval": "Find it.\nChoices:\nA:3\nB:4",
         },
-        "Find it.\nChoices:\nA:3\nB:4",
+        "As the image asks, the letter after reasoning.",
         {},
     ),
     "wemath": (
@@ -348,11 +350,14 @@ PUBLISHED = {
     "logicvista": (
         {
             "_key": "v1_12",
-            "imagesource": "images/12.png",
+            "imagename": "v1_12.png",
             "question": "Which shape comes next? Select from A, B, C or D.",
-            "answer": "C",
+            "answer": "B, D",
+            "reasoning": "...",
             "skill": ["inductive"],
             "capability": ["patterns", "diagrams"],
+            "imagesource": "aptitudetests",
+            "sourcelink": "https://...",
         },
         "Which shape comes next? Select from A, B, C or D.",
         {},
@@ -413,8 +418,32 @@ def test_ready_mappings_read_rows_as_published(name: str) -> None:
     row = mapped(cells, name)
     assert (row.problem, row.options) == (problem, options)
     assert len(row.images) == 1 and row.row_id
+    if name == "logicvista":
+        assert (row.images[0].path, row.source) == ("images/v1_12.png", "aptitudetests")
     assert row.answer == {"hallusionbench": "No"}.get(name, cells.get("answer"))
     assert row.category or name == "geometry3k"
+
+
+def test_questions_of_a_file_with_ready_queries_are_kept_apart_from_them() -> None:
+    cells = {**PUBLISHED["mathverse"][0], "question": "Find it."}
+    row = mapped(cells, "mathverse")
+    # Training rows are searched for the question, which other texts around it would hide.
+    assert (row.question, row.problem) == ("Find it.", cells["query_cot"])
+    del cells["query_cot"], cells["query_wo"]
+    assert mapped(cells, "mathverse").problem == "Find it."
+
+
+def test_one_picture_for_all_marks_of_a_problem() -> None:
+    cells = {**PUBLISHED["mathvision"][0], "question": "What follows? <image1>"}
+    cells |= {"options": ["<image2>", "<image3>"], "answer": "B"}
+    row = mapped(cells, "mathvision")
+    said = "<image>What follows? <image1>\nOptions:\nA. <image2>\nB. <image3>"
+    assert (row.problem, len(row.images)) == (said, 1)
+    with pytest.raises(RowError, match="refers to image 3, but the row has 1"):
+        mapped(cells)
+    letters = {**PUBLISHED["mathvision"][0], "options": ["A", "B", "C"], "answer": "C"}
+    row = mapped(letters, "mathvision")
+    assert (row.problem, list(row.options)) == ("How many? <image>", ["A", "B", "C"])
 
 
 TABLE = {"index": "1", "image": LONG, "question": "Which?", "answer": "A"}

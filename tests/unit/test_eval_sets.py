@@ -129,6 +129,18 @@ def test_presets_read_their_file_and_report_by_their_category(name: str, tmp_pat
     assert len(prompt.images) == 1 and prompt.answer == "B"
 
 
+def test_logicvista_reads_its_own_json_with_its_folder_of_pictures(tmp_path: Path) -> None:
+    row = {"imagename": "v1_0.png", "question": "Which (A-D)?", "answer": "A, C", "skill": ["x"]}
+    row |= {"imagesource": "a web site"}
+    (tmp_path / "data" / "images").mkdir(parents=True)
+    (tmp_path / "data" / "images" / "v1_0.png").write_bytes(png())
+    (tmp_path / "data" / "dataset.json").write_text(json.dumps({"v1_0": row}))
+    spec = parse_set(f"logicvista={tmp_path / 'data' / 'dataset.json'}")
+    (prompt,) = prompts(open_set(spec, tmp_path / "out"))
+    assert (prompt.question, prompt.answer, len(prompt.images)) == ("Which (A-D)?", "A, C", 1)
+    assert (prompt.meta["category"], prompt.meta["source"]) == ("x", "a web site")
+
+
 def test_geometry3k_reads_its_file(tmp_path: Path) -> None:
     rows = {"images": [[{"bytes": png(), "path": None}]], "problem": ["<image>x?"], "answer": ["3"]}
     pq.write_table(pa.table(rows), tmp_path / "g.parquet")
