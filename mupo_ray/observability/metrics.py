@@ -135,7 +135,7 @@ METRICS: tuple[Metric, ...] = (
             ("update_s", "s", "forward, backward and optimiser"),
             ("sync_s", "s", "weight broadcast"),
             ("eval_s", "s", "evaluation"),
-            ("checkpoint_s", "s", "checkpoint"),
+            ("checkpoint_s", "s", "checkpoint written just before the step"),
             ("other_frac", "frac", "step outside sampling, forward, backward and optimiser"),
         ),
     ),

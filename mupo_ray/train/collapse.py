@@ -86,9 +86,6 @@ class CollapseWatch:
     def restore(self, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
         """Take up where a run stands.
 
-        A run that is cut off between a checkpoint and that step's line loses that line; it then
-        goes on from the evaluation before, and the next one decides anew.
-
         Args:
             rows: of its `metrics.jsonl` up to the step it resumes from; none for a new run.
 

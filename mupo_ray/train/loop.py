@@ -115,8 +115,8 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
         _log(w, 0, _evaluate(w, 0))  # C
     if stop_after_step is not None and w.start_step >= stop_after_step:
         return
+    clock = Clock()
     for step in range(w.start_step, config.train.num_steps):
-        clock = Clock()
         w.method.diversity_factor = w.collapse.weight_factor
         sampled = sample_step(  # C
             config, step, stream=w.stream, pool=w.pool, verifier=w.verifier, clock=clock
@@ -138,9 +138,6 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
             with clock("eval"):
                 stats |= _evaluate(w, step + 1)  # C
             is_last = is_last or w.collapse.stop_reason is not None
-        if is_last or (step + 1) % config.checkpoint.every_steps == 0:
-            with clock("checkpoint"):
-                _save(w, step + 1, stats)  # C
         if w.rank == 0:
             order = sorted(zip(record.positions, record.prompt_ids, strict=True))
             w.ledger.append(
@@ -155,6 +152,12 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
         stats |= clock.metrics()
         stats["rollout/tokens_per_s"] = sum(record.lengths) / stats["time/rollout_s"]
         _log(w, step + 1, stats)
+        clock = Clock()
+        # After all records of the step: a resumed run drops those behind its checkpoint and makes
+        # them again, but could not make up for ones that a kill left out before it.
+        if is_last or (step + 1) % config.checkpoint.every_steps == 0:
+            with clock("checkpoint"):
+                _save(w, step + 1, stats)  # C
         if is_last:
             _record_stop(w, step + 1)
             return

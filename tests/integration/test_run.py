@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,14 @@ def assert_same_course(run_dir: Path, other: Path, steps: int | None = None) -> 
     assert prompt_ids(run_dir)[:steps] == prompt_ids(other)[:steps]
     limit = None if steps is None else steps + 1
     for mine, theirs in zip(metrics(run_dir)[:limit], metrics(other)[:limit], strict=True):
-        assert mine.keys() == theirs.keys()
-        for key, value in mine.items():
-            if not key.startswith(_MAY_DIFFER):
-                assert value == pytest.approx(theirs[key], rel=1e-5, abs=1e-5), (
-                    f"step {mine['step']}: {key}"
-                )
+        keys, others = (
+            {key for key in row if not key.startswith(_MAY_DIFFER)} for row in (mine, theirs)
+        )
+        assert keys == others
+        for key in keys:
+            assert mine[key] == pytest.approx(theirs[key], rel=1e-5, abs=1e-5), (
+                f"step {mine['step']}: {key}"
+            )
 
 
 def prompt_ids(run_dir: Path) -> list[list[str]]:
@@ -181,9 +184,10 @@ def test_a_killed_worker_is_restarted_and_no_step_counts_twice(
     config = make_config(f"killed_{is_alone}", *LEARNING)
     killed: list[int] = []
     spared = train_workers() if is_alone else []
-    killer = threading.Thread(
-        target=kill_worker_at, args=(config.run_dir, 3, spared, killed), daemon=True
-    )
+    # Alone in the midst of a step; in a session as soon as a checkpoint is whole, when a record
+    # that was written after it would be lost for ever.
+    moment = partial(has_line, config.run_dir, 3) if is_alone else partial(has_saved, config, 2)
+    killer = threading.Thread(target=kill_worker_at, args=(moment, spared, killed), daemon=True)
     killer.start()
     run_training(config, session=None if is_alone else session)
     killer.join(timeout=10)
@@ -192,15 +196,23 @@ def test_a_killed_worker_is_restarted_and_no_step_counts_twice(
     assert_same_course(config.run_dir, whole)
 
 
-def kill_worker_at(run_dir: Path, step: int, spared: list[int], killed: list[int]) -> None:
-    """Kill the train worker as soon as a step is logged, in the midst of the next one."""
+def has_line(run_dir: Path, step: int) -> bool:
+    return any(row["step"] >= step for row in metrics(run_dir))
+
+
+def has_saved(config: Config, step: int) -> bool:
+    return (config.run_dir / f"step_{step:06d}" / "state.json").exists()
+
+
+def kill_worker_at(moment: Callable[[], bool], spared: list[int], killed: list[int]) -> None:
+    """Kill the train worker as soon as the moment has come."""
     deadline = time.monotonic() + 300
-    path = run_dir / "metrics.jsonl"
-    while time.monotonic() < deadline:
-        if path.exists() and any(row["step"] >= step for row in read_jsonl(path)):
-            break
-        time.sleep(0.02)
-    for pid in set(train_workers()) - set(spared):
+    workers: set[int] = set()
+    while time.monotonic() < deadline and not moment():
+        # Looking for them takes longer than what the moment may be followed by.
+        workers = workers or set(train_workers()) - set(spared)
+        time.sleep(0.001)
+    for pid in workers:
         os.kill(pid, signal.SIGKILL)
         killed.append(pid)
 
