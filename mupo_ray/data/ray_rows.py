@@ -15,19 +15,25 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 _STEP_S = 0.05
 
 
-class _Paced(ExecutionCallback):  # type: ignore[misc]
+class Paced(ExecutionCallback):  # type: ignore[misc]
     """Lets Ray Data's scheduling loop turn at most 20 times a second.
 
     While results wait for a slow reader the loop has nothing to wait for itself (Ray 2.60): it
     turns without pause, and takes a core and the lock of the process that trains.
     """
 
-    def __init__(self) -> None:
-        self._last = time.monotonic()
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._now, self._sleep = now, sleep
+        self._last = now()
 
     def on_execution_step(self, executor: Any) -> None:
-        time.sleep(max(0.0, self._last + _STEP_S - time.monotonic()))
-        self._last = time.monotonic()
+        """Wait until a turn is due; Ray Data calls it in each."""
+        self._sleep(max(0.0, self._last + _STEP_S - self._now()))
+        self._last = self._now()
 
 
 def rows_in_order(
@@ -60,7 +66,7 @@ def rows_in_order(
     context.execution_options.resource_limits = ray.data.ExecutionResources.for_limits(
         object_store_memory=store_bytes
     )
-    context.custom_execution_callback_classes = [_Paced]
+    context.custom_execution_callback_classes = [Paced]
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     # Advice on memory that no one asked for, in the middle of the run's own lines.

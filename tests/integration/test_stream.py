@@ -16,6 +16,7 @@ import ray
 from PIL import Image
 
 from mupo_ray.core.seeding import derive_seed
+from mupo_ray.data.ray_rows import Paced
 from mupo_ray.data.render import PromptRenderer
 from mupo_ray.data.schema import PromptTable, open_table
 from mupo_ray.data.stream import PromptOrder, PromptStream, load_prompts
@@ -110,11 +111,20 @@ def test_d06_resumed_runs_read_the_same_ids_as_an_unbroken_one(table, renderer) 
     assert position == 48
 
 
-def test_step_sizes_may_vary(table, renderer) -> None:
+def test_step_sizes_may_vary_and_ray_data_keeps_its_pace(table, renderer, monkeypatch) -> None:
+    turns: list[float] = []
+    keep_pace = Paced.on_execution_step
+
+    def turn(self: Paced, executor: object) -> None:
+        keep_pace(self, executor)
+        turns.append(time.monotonic())
+
+    monkeypatch.setattr(Paced, "on_execution_step", turn)
     steps, stream = read(table, renderer, [1, 7, 3, 14])
     assert [len(step) for step in steps] == [1, 7, 3, 14]
     assert sum(steps, []) == expected_ids(0, 25)
     assert stream.position == 25
+    assert turns
 
 
 @pytest.mark.parametrize("world_size", [2, 3])
