@@ -42,6 +42,7 @@ from mupo_ray.data.puzzles import (
     render,
     sample_puzzle,
 )
+from mupo_ray.data.text_packing import TextPacker
 from mupo_ray.data.tiny_model import (
     CHAT_TEMPLATE,
     END_TOKEN,
@@ -51,7 +52,6 @@ from mupo_ray.data.tiny_model import (
     build_tokenizer,
 )
 from mupo_ray.data.warm_start import (
-    TextPacker,
     WarmStartConfig,
     draw_pictures,
     image_features,
