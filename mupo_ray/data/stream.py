@@ -74,6 +74,7 @@ class PromptStream:
         *,
         seed: int,
         position: int = 0,
+        end: int | None = None,
         rank: int = 0,
         world_size: int = 1,
         batch_rows: int = 16,
@@ -89,6 +90,7 @@ class PromptStream:
             renderer: makes prompts of them.
             seed: of the run; decides the order.
             position: global position to start at, as an earlier stream's `position`.
+            end: position at which reading ends; nothing later is rendered. None: endless.
             rank: of this worker.
             world_size: number of workers.
             batch_rows: rows that one Ray Data task renders.
@@ -105,6 +107,7 @@ class PromptStream:
         self._renderer = renderer
         self._order = PromptOrder(num_rows=table.num_rows, seed=seed)
         self._position = position
+        self._end = end
         self._rank = rank
         self._world_size = world_size
         self._batch_rows = batch_rows
@@ -133,9 +136,15 @@ class PromptStream:
 
         Raises:
             DataError: no prompt in time, a file cannot be read any more, or all rows are bad.
+            ValueError: these positions reach beyond the stream's end.
         """
         if self._failure is not None:
             raise self._failure
+        if self._end is not None and self._position + n > self._end:
+            raise ValueError(
+                f"positions {self._position} to {self._position + n} were asked for, the stream "
+                f"ends at {self._end}"
+            )
         try:
             prompts = self._next(n)
         except DataError as err:
@@ -222,9 +231,10 @@ class PromptStream:
         step = self._batch_rows * self._world_size
         first = self._first_own(self._position)
         try:
-            while not self._stop.is_set():
+            while not self._stop.is_set() and (self._end is None or first < self._end):
                 end = first + _TASKS_PER_PIPELINE * step
-                for item in self._pipeline(range(first, end, step)):
+                firsts = range(first, end if self._end is None else min(end, self._end), step)
+                for item in self._pipeline(firsts):
                     if not self._hand_on(item):
                         return
                 first = end

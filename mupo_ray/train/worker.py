@@ -104,6 +104,7 @@ class Worker:
             renderer,
             seed=config.run.seed,
             position=position,
+            end=position + (config.train.num_steps - start_step) * _most_prompts(config),
             rank=rank,
             world_size=world_size,
             batch_rows=config.data.batch_rows,
@@ -168,6 +169,12 @@ class Worker:
         self.stream.close()
         self.verifier.close()
         self.tracker.close()
+
+
+def _most_prompts(config: Config) -> int:
+    """Positions that one step can take."""
+    rounds = config.filter.max_rounds if config.filter.enabled else 1
+    return config.data.prompts_per_step * rounds
 
 
 def make_channel(config: Config, services: Services, rank: int) -> WeightChannel:

@@ -127,6 +127,23 @@ def test_step_sizes_may_vary_and_ray_data_keeps_its_pace(table, renderer, monkey
     assert turns
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_nothing_is_read_beyond_the_end(table, renderer, rank) -> None:
+    stream = PromptStream(
+        table, renderer, seed=0, batch_rows=3, end=8, rank=rank, world_size=2, timeout_s=120
+    )
+    try:
+        assert [p.position for p in stream.next(8)] == list(range(rank, 8, 2))
+        stream._thread.join(timeout=60)
+        assert not stream._thread.is_alive()
+        # Tasks render whole batches of 3: of this rank 4 positions were asked for, 6 rendered.
+        assert stream._queue.qsize() == 2
+        with pytest.raises(ValueError, match="positions 8 to 9 .* ends at 8"):
+            stream.next(1)
+    finally:
+        stream.close()
+
+
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_share_the_sequence_of_one(table, renderer, world_size) -> None:
     sizes = [4, 5, 16, 3]
