@@ -167,6 +167,11 @@ class PromptRenderer:
         """Characters of the longest token: N tokens hold at most N times that."""
         return max(map(len, self._tokenizer.get_vocab()))
 
+    @cached_property
+    def vocab_size(self) -> int:
+        """Tokens that the tokenizer knows; their ids are below it."""
+        return int(self._tokenizer.get_vocab_size())
+
     def render(self, row: Row, *, position: int) -> Prompt:
         """The prompt of one row.
 

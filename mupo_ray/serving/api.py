@@ -186,7 +186,12 @@ class HttpApi:
                 status=404,
                 param="model",
             )
-        check_limits(fields, self.args.limits, max_model_len=self.args.engine.max_model_len)
+        check_limits(
+            fields,
+            self.args.limits,
+            max_model_len=self.args.engine.max_model_len,
+            vocab_size=self._renderer.vocab_size,
+        )
 
     def _turns(self, fields: Fields) -> list[Turn]:
         return parse_messages(fields.get("messages"), max_images=self.args.limits.max_images)

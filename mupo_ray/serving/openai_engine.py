@@ -205,6 +205,12 @@ class _LiteralPrompts:
             ids = list(prompt or ())
         if not ids:
             raise RefusedError("prompt is empty; should have at least one token", param="prompt")
+        if max(ids) >= self._renderer.vocab_size:
+            raise RefusedError(
+                f"prompt holds token {str(max(ids))[:20]}; should be below "
+                f"{self._renderer.vocab_size}",
+                param="prompt",
+            )
         found = self._forbidden.intersection(ids)
         if found:
             raise RefusedError(

@@ -46,6 +46,7 @@ _NOTHING_ASKED: Mapping[str, tuple[Any, ...]] = {
 }
 
 _MAX_TEMPERATURE = 2.0
+_MAX_PENALTY = 10.0
 _MAX_STOPS = 16
 _MAX_BIASES = 300
 _MAX_DIGITS = 18
@@ -108,19 +109,21 @@ def check_fields(fields: Fields, supported: frozenset[str]) -> Fields:
     return kept
 
 
-def check_limits(fields: Fields, limits: Limits, *, max_model_len: int) -> None:
+def check_limits(fields: Fields, limits: Limits, *, max_model_len: int, vocab_size: int) -> None:
     """Refuse a request for more than is allowed; types are checked elsewhere, and passed over.
 
     Args:
         fields: of any of the POST routes.
         limits: of a request.
         max_model_len: of the engine.
+        vocab_size: token ids are below it; vLLM indexes logits by some without looking.
 
     Raises:
         RefusedError: a value is beyond its limit.
     """
     _within(fields, "n", 1, limits.max_n)
     _within(fields, "temperature", 0, _MAX_TEMPERATURE)
+    _within(fields, "repetition_penalty", 0, _MAX_PENALTY)
     most = min(limits.max_new_tokens or max_model_len, max_model_len)
     for name in ("max_tokens", "max_completion_tokens"):
         _within(fields, name, 0, most)
@@ -128,6 +131,9 @@ def check_limits(fields: Fields, limits: Limits, *, max_model_len: int) -> None:
         _no_longer(fields, name, count)
     _no_longer(fields, "logit_bias", _MAX_BIASES)
     _no_longer(fields, "messages", limits.max_messages)
+    stops = fields.get("stop_token_ids")
+    for token in stops if isinstance(stops, list) else ():
+        _within({"stop_token_ids": token}, "stop_token_ids", 0, vocab_size - 1)
     prompts = num_prompts(fields.get("prompt"))
     num = fields.get("n") or 1
     if isinstance(num, int) and num * prompts > limits.max_n:

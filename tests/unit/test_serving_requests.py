@@ -127,6 +127,10 @@ def test_fields_that_are_not_served_are_named(field: dict[str, Any]) -> None:
         ({"max_tokens": 10**9}, True),
         ({"max_completion_tokens": 4097}, True),
         ({"stop": ["x"] * 17}, True),
+        ({"stop_token_ids": [0, 99]}, False),
+        ({"stop_token_ids": [100]}, True),
+        ({"stop_token_ids": [-1]}, True),
+        ({"repetition_penalty": 1e308}, True),
         ({"logit_bias": {str(i): 1 for i in range(301)}}, True),
         ({"messages": [{}] * 129}, True),
         ({"prompt": ["a"] * 16, "n": 2}, False),
@@ -138,10 +142,10 @@ def test_fields_that_are_not_served_are_named(field: dict[str, Any]) -> None:
 )
 def test_limits(field: dict[str, Any], is_refused: bool) -> None:
     if not is_refused:
-        check_limits(field, Limits(), max_model_len=4096)
+        check_limits(field, Limits(), max_model_len=4096, vocab_size=100)
         return
     with pytest.raises(RefusedError):
-        check_limits(field, Limits(), max_model_len=4096)
+        check_limits(field, Limits(), max_model_len=4096, vocab_size=100)
 
 
 def test_arguments_are_strict() -> None:
