@@ -90,6 +90,7 @@ def running_app(args: dict[str, Any], *, env: dict[str, str] | None = None) -> I
     folder = Path(tempfile.mkdtemp(prefix="mupo_", dir="/tmp"))
     gcs, dashboard, agent, agent_grpc, client, http = _free_ports(6)
     full_env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | (env or {})
+    full_env["RAY_AUTH_MODE"] = "disabled"
     full_env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{full_env['PATH']}"
     log = folder / "head.log"
     with log.open("w") as out:
