@@ -105,7 +105,7 @@ function askForKey(wasGiven) {
   byId('error').hidden = false;
   byId('error').replaceChildren(wasGiven
     ? 'The server does not know this API key.'
-    : 'This server asks for an API key: type it on the left, then ask again.');
+    : 'This server asks for an API key: type it in, then ask again.');
   byId('key').focus();
 }
 

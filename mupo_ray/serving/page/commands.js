@@ -105,9 +105,9 @@ export const COMMANDS = {
   mathrm: letters({ mathvariant: 'normal' }), operatorname: letters({ mathvariant: 'normal' }),
   mathit: letters({}), mathbf: letters({ class: 'bold', mathvariant: 'normal' }),
   mathbb() {
-    const letter = DOUBLE_STRUCK[this.braced().trim()];
-    if (!letter) throw new Unknown();
-    return m('mi', { mathvariant: 'normal' }, letter);
+    const letter = this.braced().trim();
+    if (!Object.hasOwn(DOUBLE_STRUCK, letter)) throw new Unknown();
+    return m('mi', { mathvariant: 'normal' }, DOUBLE_STRUCK[letter]);
   },
   overline: line, bar: line, vec: over('\u2192'), hat: over('^'),
   widehat: over('^'), overrightarrow: over('\u2192'), dot: over('\u02d9'), tilde: over('~'),

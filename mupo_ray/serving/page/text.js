@@ -4,6 +4,8 @@ import { el } from './dom.js';
 import { renderCommand, renderMath } from './math.js';
 
 const MAX_FORMULA = 2000;
+// A text of so many beginnings that lead to nothing is no mathematics, and each takes its time.
+const MAX_FAILURES = 500;
 const CLOSE = /<\s*\/\s*think\s*>/g;
 const TAGS = /<\s*\/?\s*(?:think|answer)\s*>/g;
 
@@ -30,6 +32,7 @@ const STARTS = /\$\$?|\\[([]|\d+(?:\.\d+)? ?\^ ?(?:\{\s*\\circ\s*\}|\\circ(?![A-
 export function rendered(text) {
   const found = document.createDocumentFragment();
   let done = 0;
+  let numFailures = 0;
   const put = (from, node, end) => {
     const before = text.slice(done, from);
     const isDisplay = node.getAttribute('display') === 'block';
@@ -38,11 +41,15 @@ export function rendered(text) {
   };
   STARTS.lastIndex = 0;
   for (let match = STARTS.exec(text); match; match = STARTS.exec(text)) {
+    if (numFailures > MAX_FAILURES) break;
     const [mark] = match;
     const from = match.index;
     if (mark in DELIMITERS) {
       const end = formulaEnd(text, from + mark.length, mark);
-      if (end === null) continue;
+      if (end === null) {
+        numFailures += 1;
+        continue;
+      }
       const source = text.slice(from + mark.length, end);
       const isDisplay = mark === '$$' || mark === '\\[';
       const stop = end + DELIMITERS[mark].length;
@@ -52,6 +59,7 @@ export function rendered(text) {
     } else if (mark.startsWith('\\')) {
       const command = renderCommand(text, from);
       if (command) put(from, command.element, command.end);
+      else numFailures += 1;
     } else {
       put(from, renderMath(mark), from + mark.length);
     }
