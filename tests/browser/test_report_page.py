@@ -2,58 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator
 
 import pytest
 from eval_folders import write_data, write_evaluation, write_run
+from page_checks import CONTRAST, DESKTOP, PHONE
 
 from mupo_ray.evaluation.report import write_report
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no chromium on PATH: apt-get install chromium"
-)
-
-DESKTOP, PHONE = (1240, 900), (375, 800)
 HOSTILE = '<img src="http://127.0.0.1:9/x.png" onerror="document.title=1"><script>leak()</script>'
-_FLAGS = [
-    *("--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync"),
-]
 
 OPEN = "all => all.forEach(details => { details.open = true; })"
-
-# Contrast of WCAG 2 between a colour of the first element of each kind and what lies behind it.
-CONTRAST = """
-([selectors, property]) => selectors.map(selector => {
-  const element = document.querySelector(selector);
-  const parse = text => text.match(/[\\d.]+/g).map(Number);
-  const light = ([r, g, b]) => {
-    const [x, y, z] = [r, g, b].map(v => v / 255).map(
-      v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * x + 0.7152 * y + 0.0722 * z;
-  };
-  let behind = property === 'color' ? element : element.parentElement;
-  while (behind && (parse(getComputedStyle(behind).backgroundColor)[3] ?? 1) < 1)
-    behind = behind.parentElement;
-  const one = light(parse(getComputedStyle(element)[property]));
-  const two = light(parse(getComputedStyle(behind).backgroundColor));
-  return (Math.max(one, two) + 0.05) / (Math.min(one, two) + 0.05);
-})
-"""
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator:
-    """One browser for all tests."""
-    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    flags = [*_FLAGS, "--no-sandbox"] if os.geteuid() == 0 else _FLAGS
-    with sync_api.sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield found
-        found.close()
 
 
 @pytest.fixture(scope="module")
