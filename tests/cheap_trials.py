@@ -1,7 +1,7 @@
 """A sweep whose runs cost next to nothing: for what many processes do to one study.
 
 Its trainer writes a run's folder as the real one does, metrics line by line, and goes on from the
-last line where it is given the same run again. Run as a script it is one worker.
+last line where it is given the same run again. Run as a script it is one worker, or several.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import threading
-import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,17 +120,33 @@ def train_failing(config: Config) -> None:
     raise TrainingError(f"step 1: the loss is nan with a rate of {config.train.optimizer.lr:g}")
 
 
-def main() -> None:
-    """One worker: folder, changes of the sweep as JSON, seconds a step, `open` to train nothing."""
-    folder, changes, step_s, *only_open = sys.argv[1:]
+def main(folder: str, changes: str, step_s: str, *only_open: str) -> None:
+    """One worker: changes of the sweep as JSON, seconds a step, `open` to train nothing."""
     sweep = open_sweep(cheap_sweep(**json.loads(changes)), base(Path(folder)))
     if only_open:
         return
-    began = time.monotonic()
     watcher = Silence()
     work(sweep, CheapTrainer(float(step_s)), watcher)
-    print(json.dumps({"worker": sweep.worker, "s": time.monotonic() - began, "said": watcher.said}))
+    print(json.dumps({"said": watcher.said}), flush=True)
+
+
+def fork(count: int, *arguments: str) -> int:
+    """Several workers at the same moment, which share the time of importing; how many failed."""
+    children = []
+    for _ in range(count):
+        if (child := os.fork()) == 0:
+            try:
+                main(*arguments)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    return sum(os.waitpid(child, 0)[1] != 0 for child in children)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "1":
+        main(*sys.argv[2:])
+    else:
+        sys.exit(fork(int(sys.argv[1]), *sys.argv[2:]))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mupo_ray.errors import ConfigError
 
@@ -47,6 +47,12 @@ class ClusterView:
     """A cluster at one moment."""
 
     nodes: tuple[Node, ...]
+
+    def emptied(self) -> ClusterView:
+        """The same cluster with nothing running on it."""
+        return ClusterView(
+            nodes=tuple(replace(n, cpus=n.total_cpus, gpus=n.total_gpus) for n in self.nodes)
+        )
 
     def __str__(self) -> str:
         cpus = sum(n.cpus for n in self.nodes)

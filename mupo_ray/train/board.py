@@ -20,7 +20,9 @@ class SessionBoard(Switchboard):
         """Of the runs that ended, in order: None, or the error's type and message."""
         self._starts = 0
         self._error: dict[str, str] | None = None
+        self._stop_reason: str | None = None
         self._is_closed = False
+        self._is_staffed = False
 
     def post(self, task: dict[str, Any]) -> int:
         """Add a run; its number."""
@@ -37,6 +39,7 @@ class SessionBoard(Switchboard):
         Workers that were restarted take the same run again, until it has cost more restarts than
         its `max_failures`.
         """
+        self._is_staffed = True
         while len(self._outcomes) < len(self._tasks):
             task = self._tasks[len(self._outcomes)]
             if self._starts <= task["max_failures"]:
@@ -44,6 +47,19 @@ class SessionBoard(Switchboard):
                 return task
             self._end(self._error or {"type": "TrainingError", "message": "its workers died"})
         return "end" if self._is_closed else "wait"
+
+    def is_staffed(self) -> bool:
+        """Whether workers are at their post."""
+        return self._is_staffed
+
+    def ask_to_stop(self, index: int, reason: str) -> None:
+        """Have the run of this number end before its next step, if it is the open one."""
+        if index == len(self._outcomes):
+            self._stop_reason = reason
+
+    def stop_reason(self) -> str | None:
+        """Why the open run should end; None where it should go on."""
+        return self._stop_reason
 
     def note(self, error: dict[str, str]) -> None:
         """A worker gives up on the open run because of this, and is restarted."""
@@ -59,4 +75,4 @@ class SessionBoard(Switchboard):
 
     def _end(self, error: dict[str, str] | None) -> None:
         self._outcomes.append(error)
-        self._starts, self._error = 0, None
+        self._starts, self._error, self._stop_reason = 0, None, None

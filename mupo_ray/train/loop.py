@@ -58,7 +58,8 @@ def train_loop(inputs: dict[str, Any]) -> None:
         return
     try:
         worker = Worker.start(inputs)
-        _train(worker, inputs.get("stop_after_step"))
+        board = inputs["switchboard"] if worker.in_session else None
+        _train(worker, inputs.get("stop_after_step"), board)
     except MupoError as err:
         if isinstance(err, _FATAL) or getattr(err, "is_fatal", False):
             _record_failure(run_dir, err)
@@ -105,10 +106,10 @@ def _take(board: Any) -> dict[str, Any] | str:
     return taken
 
 
-def _train(w: Worker, stop_after_step: int | None) -> None:
+def _train(w: Worker, stop_after_step: int | None, board: Any) -> None:
     config = w.config
     if w.collapse.stop_reason is not None:
-        _record_stop(w, w.start_step)
+        _record_stop(w, w.start_step, w.collapse.stop_reason)
         return
     _broadcast(w, w.start_step)  # C
     if w.start_step == 0 and w.eval_prompts is not None:
@@ -117,6 +118,9 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
         return
     clock = Clock()
     for step in range(w.start_step, config.train.num_steps):
+        if (reason := _asked_to_stop(w, board)) is not None:  # C
+            _record_stop(w, step, reason)
+            return
         w.method.diversity_factor = w.collapse.weight_factor
         sampled = sample_step(  # C
             config, step, stream=w.stream, pool=w.pool, verifier=w.verifier, clock=clock
@@ -159,7 +163,7 @@ def _train(w: Worker, stop_after_step: int | None) -> None:
             with clock("checkpoint"):
                 _save(w, step + 1, stats)  # C
         if is_last:
-            _record_stop(w, step + 1)
+            _record_stop(w, step + 1, w.collapse.stop_reason)
             return
 
 
@@ -256,9 +260,18 @@ def _log(w: Worker, step: int, stats: dict[str, float]) -> None:
         w.tracker.log(step, stats)
 
 
-def _record_stop(w: Worker, step: int) -> None:
-    """Say why the run ends before its last step, where it does for a reason of its own."""
-    reason = w.collapse.stop_reason
+def _asked_to_stop(w: Worker, board: Any) -> str | None:
+    """Why the driver wants the run to end (C); only a session's board can be asked."""
+    if board is None:
+        return None
+    reason: str | None = from_rank_zero(
+        ray.get(board.stop_reason.remote()) if w.rank == 0 else None
+    )
+    return reason
+
+
+def _record_stop(w: Worker, step: int, reason: str | None) -> None:
+    """Say why the run ends before its last step, where there is a reason."""
     if w.rank == 0 and reason is not None and step < w.config.train.num_steps:
         (w.run_dir / STOP_FILE).write_text(json.dumps({"step": step, "message": reason}) + "\n")
 

@@ -49,6 +49,7 @@ class Session:
         self._config = config
         self._board = board
         self._failure: MupoError | None = None
+        self._stop_reason: str | None = None
         # Ray Train keeps its own notes there; runs have folders of their own.
         self._folder = config.run_dir.parent / f".session-{uuid.uuid4().hex[:8]}"
         self._thread = threading.Thread(target=self._fit, name="train-session", daemon=True)
@@ -78,11 +79,16 @@ class Session:
                 f"run {config.run.name} needs another model or rollout setup than this session's "
                 f"({self._config.run.name}); open a session of its own"
             )
-        for field in ("num_workers", "cpus_per_worker"):
-            have, want = getattr(self._config.train, field), getattr(config.train, field)
+        for section, field, whose in (
+            ("train", "num_workers", "workers"),
+            ("train", "cpus_per_worker", "workers"),
+            ("data", "min_pixels", "engines"),
+            ("data", "max_pixels", "engines"),
+        ):
+            have, want = (getattr(getattr(c, section), field) for c in (self._config, config))
             if have != want:
                 raise ConfigError(
-                    f"run {config.run.name} has train.{field} = {want}, this session's workers "
+                    f"run {config.run.name} has {section}.{field} = {want}, this session's {whose} "
                     f"were started with {have}"
                 )
 
@@ -96,15 +102,47 @@ class Session:
             MupoError: the run failed, or the session's workers are gone.
         """
         index = ray.get(self._board.post.remote(task), timeout=_ANSWER_S)
-        while True:
-            found = ray.get(self._board.outcome.remote(index), timeout=_ANSWER_S)
-            if found is None:
-                return
-            if found is not False:
-                raise getattr(errors, found["type"], TrainingError)(found["message"])
-            if not self._thread.is_alive():
-                raise self._failure or TrainingError("the session's train workers have ended")
+        try:
+            while True:
+                found = ray.get(self._board.outcome.remote(index), timeout=_ANSWER_S)
+                if found is None:
+                    return
+                if found is not False:
+                    raise getattr(errors, found["type"], TrainingError)(found["message"])
+                self._raise_unless_alive()
+                if self._stop_reason is not None:
+                    ray.get(self._board.ask_to_stop.remote(index, self._stop_reason))
+                time.sleep(_POLL_S)
+        finally:
+            self._stop_reason = None
+
+    def stop(self, reason: str) -> None:
+        """End the run that is being trained before its next step, without a checkpoint.
+
+        For another thread than the one in `train`, which returns once the run has ended.
+
+        Args:
+            reason: kept in the run's `stopped.json`.
+        """
+        self._stop_reason = reason
+
+    def wait_until_up(self) -> None:
+        """Wait until workers, engines and embedders have what they need of the cluster.
+
+        Engines on the trainers' GPUs start with the first run.
+
+        Raises:
+            MupoError: they did not come up.
+        """
+        while not ray.get(self._board.is_staffed.remote(), timeout=_ANSWER_S):
+            self._raise_unless_alive()
             time.sleep(_POLL_S)
+        _ = self.services
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its workers can take another run."""
+        return self._thread.is_alive()
 
     def close(self) -> None:
         """Let the workers end."""
@@ -113,6 +151,10 @@ class Session:
         if self._thread.is_alive():
             logger.warning("train workers did not end within %g s", _STOP_S)
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _raise_unless_alive(self) -> None:
+        if not self.is_alive:
+            raise self._failure or TrainingError("the session's train workers have ended")
 
     def _fit(self) -> None:
         trainer = make_trainer(
