@@ -66,16 +66,11 @@ class App:
         except OSError:
             return None
 
-    def status(self) -> str:
-        """What `serve status` says."""
-        done = subprocess.run(
-            [_script("serve"), "status", "-a", self.dashboard],
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=120,
-        )
-        return done.stdout + done.stderr
+    def status(self) -> dict[str, Any]:
+        """What the dashboard says of the application."""
+        with urllib.request.urlopen(f"{self.dashboard}/api/serve/applications/") as answer:
+            found: dict[str, Any] = json.load(answer)["applications"].get("mupo", {})
+            return {name: found.get(name) for name in ("status", "message", "deployments")}
 
 
 @contextlib.contextmanager
@@ -135,7 +130,7 @@ def running_app(args: dict[str, Any], *, env: dict[str, str] | None = None) -> I
         while app.health() is None:
             assert head.poll() is None, log.read_text()
             assert time.monotonic() < deadline, app.status()
-            assert "DEPLOY_FAILED" not in (said := app.status()), said
+            assert (said := app.status())["status"] != "DEPLOY_FAILED", said
             time.sleep(0.5)
         yield app
     finally:
