@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, REGISTRY, Counter, Gauge, generate_latest
+from ray.exceptions import TaskCancelledError
 from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
@@ -86,7 +87,11 @@ class _Post:
         api = self._api
         api.authorise(headers)
         api.refuse_overload()
-        fields = await read_json(headers, receive, api.args.limits.max_body_bytes)
+        try:
+            fields = await read_json(headers, receive, api.args.limits.max_body_bytes)
+        except TaskCancelledError as err:
+            # Serve's own way to say that nobody is there any more.
+            raise RefusedError("the client went away before its request was whole") from err
         answer = await self._prepare(fields)
         async with api.gate.lease() as version:
             body = await answer(version)
