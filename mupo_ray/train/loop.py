@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _POLL_S = 0.1
+_ANSWER_S = 60.0
 _FATAL = (DataError, TrainingError)
 
 
@@ -89,17 +90,17 @@ def train_runs(inputs: dict[str, Any]) -> None:
             train_loop({**task, "switchboard": board, "in_session": True})
         except Exception as err:
             name = type(err).__name__ if isinstance(err, MupoError) else TrainingError.__name__
-            ray.get(board.note.remote({"type": name, "message": str(err)}))
+            ray.get(board.note.remote({"type": name, "message": str(err)}), timeout=_ANSWER_S)
             raise
         # The policy of the next run needs the memory.
         gc.collect()
         if is_first:
-            ray.get(board.finish.remote())
+            ray.get(board.finish.remote(), timeout=_ANSWER_S)
 
 
 def _take(board: Any) -> dict[str, Any] | str:
     try:
-        taken: dict[str, Any] | str = ray.get(board.take.remote())
+        taken: dict[str, Any] | str = ray.get(board.take.remote(), timeout=_ANSWER_S)
     except RayActorError:
         # The driver ended without a word; Ray Train would restart a worker that fails for ever.
         return "end"
@@ -265,7 +266,7 @@ def _asked_to_stop(w: Worker, board: Any) -> str | None:
     if board is None:
         return None
     reason: str | None = from_rank_zero(
-        ray.get(board.stop_reason.remote()) if w.rank == 0 else None
+        ray.get(board.stop_reason.remote(), timeout=_ANSWER_S) if w.rank == 0 else None
     )
     return reason
 

@@ -111,7 +111,8 @@ class Session:
                     raise getattr(errors, found["type"], TrainingError)(found["message"])
                 self._raise_unless_alive()
                 if self._stop_reason is not None:
-                    ray.get(self._board.ask_to_stop.remote(index, self._stop_reason))
+                    asked = self._board.ask_to_stop.remote(index, self._stop_reason)
+                    ray.get(asked, timeout=_ANSWER_S)
                 time.sleep(_POLL_S)
         finally:
             self._stop_reason = None
