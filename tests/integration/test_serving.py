@@ -21,6 +21,7 @@ import numpy as np
 import openai
 import pytest
 from fuzzed_requests import malformed_requests
+from page_checks import DESKTOP, chromium
 from PIL import Image
 from serving_app import KEY, ROOT, App, running_app
 
@@ -553,3 +554,32 @@ def test_weights_that_cannot_be_used_change_nothing(
     assert name in said["swap_fault"]
     assert said["policy_version"] == version
     assert_well(http)
+
+
+def test_the_page_asks_this_server(app: App) -> None:
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": DESKTOP[0], "height": DESKTOP[1]})
+        complaints: list[str] = []
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(app.url)
+        page.locator("#key").wait_for(state="visible")
+        page.locator("#key").fill(KEY)
+        picture = base64.b64decode(data_url().split(",")[1])
+        page.locator("#file").set_input_files(
+            {"name": "a.png", "mimeType": "image/png", "buffer": picture}
+        )
+        page.get_by_text("More settings").click()
+        page.locator("#max_tokens").fill("12")
+        page.locator("#question").fill("what is it?")
+        page.locator("#n").fill("6")
+        page.locator("#k").fill("2")
+        page.keyboard.press("Enter")
+        page.locator("#status", has_text="6 answers in 2 groups").wait_for(timeout=120_000)
+        shown = page.locator("#model").inner_text()
+        assert re.fullmatch(r"tiny, policy version \d+", shown), shown
+        assert page.locator(".response").count() == 6
+        assert page.locator(".dot").count() == 6
+        page.locator("#n").fill("33")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").get_by_text("n is 33; should be 1 to 32").wait_for()
+        assert complaints == []
