@@ -576,7 +576,7 @@ def test_the_page_asks_this_server(app: App) -> None:
         page.keyboard.press("Enter")
         page.locator("#status", has_text="6 answers in 2 groups").wait_for(timeout=120_000)
         shown = page.locator("#model").inner_text()
-        assert re.fullmatch(r"tiny, policy version \d+", shown), shown
+        assert re.fullmatch(r"mupo, policy version \d+", shown), shown
         assert page.locator(".response").count() == 6
         assert page.locator(".dot").count() == 6
         page.locator("#n").fill("33")
