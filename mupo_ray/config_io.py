@@ -211,6 +211,24 @@ def load_resolved(run_dir: Path) -> Config:
         raise ConfigError(f"{path}: {err}; should be the record of a run") from None
 
 
+def leaves(tree: Any, path: str = "") -> dict[str, Any]:
+    """Dotted path -> value, of a configuration as plain values."""
+    if isinstance(tree, dict):
+        return {
+            dotted: leaf
+            for key, value in tree.items()
+            for dotted, leaf in leaves(value, f"{path}.{key}" if path else key).items()
+        }
+    return {path: tree}
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """The first differing values by dotted path, then and now; empty where there are none."""
+    changed = [k for k in {**before, **now} if before.get(k) != now.get(k)]
+    shown = [f"{k}: {before.get(k)!r} then, {now.get(k)!r} now" for k in changed[:4]]
+    return ", ".join(shown) + (", ..." if len(changed) > len(shown) else "")
+
+
 def resolve_paths(config: Config) -> Config:
     """The same config with local paths made absolute.
 

@@ -36,6 +36,23 @@ CONTRAST = """
 """
 
 
+# What a page's policy refused of markup, a script of its own and another host.
+REFUSED = """
+async html => {
+  const found = [];
+  document.addEventListener('securitypolicyviolation',
+    event => found.push(event.effectiveDirective));
+  document.body.insertAdjacentHTML('beforeend', html);
+  const script = document.createElement('script');
+  script.textContent = 'document.title = "run"';
+  document.body.append(script);
+  await fetch('http://127.0.0.1:9/').catch(() => {});
+  await new Promise(done => setTimeout(done, 100));
+  return found.sort();
+}
+"""
+
+
 @contextmanager
 def chromium() -> Iterator:
     """Headless Chromium; a test without one is skipped.

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from mupo_ray.types import Prompt
 
 # The study takes its records from here, sampled and embedded.
-__all__ = ["embed_problems", "eval_metrics", "evaluate", "sample_problems"]
 
 logger = logging.getLogger(__name__)
 

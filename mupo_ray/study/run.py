@@ -17,7 +17,8 @@ import numpy as np
 
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.data.stream import load_prompts
-from mupo_ray.evaluation.evaluate import embed_problems, sample_problems
+from mupo_ray.evaluation.evaluate import sample_problems
+from mupo_ray.evaluation.judging import embed_problems
 from mupo_ray.evaluation.samples import save_problems
 from mupo_ray.evaluation.strategies import UNRECOGNISED, strategy_values
 from mupo_ray.evaluation.summary import read_run

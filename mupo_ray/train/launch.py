@@ -17,7 +17,7 @@ import ray.train
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from mupo_ray import errors
-from mupo_ray.config_io import load_resolved, resolve_paths, save_resolved
+from mupo_ray.config_io import differences, leaves, load_resolved, resolve_paths, save_resolved
 from mupo_ray.data.schema import open_table
 from mupo_ray.errors import CheckpointError, MupoError, TrainingError
 from mupo_ray.rewards.extra import load_extra_rewards
@@ -162,25 +162,12 @@ def _check_same_run(config: Config) -> None:
         return
     before = load_resolved(config.run_dir)
     if hash_of(before) != hash_of(config):
+        told = differences(leaves(before.model_dump()), leaves(config.model_dump()))
         raise CheckpointError(
             f"{config.run_dir} holds a run of another configuration "
-            f"({_differences(before, config)}); choose another run.name, "
+            f"({told}); choose another run.name, "
             "or the same values to resume it"
         )
-
-
-def _differences(before: Config, now: Config) -> str:
-    def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-        if isinstance(tree, dict):
-            for key, value in tree.items():
-                yield from leaves(value, f"{path}.{key}" if path else key)
-        else:
-            yield path, tree
-
-    old, new = dict(leaves(before.model_dump())), dict(leaves(now.model_dump()))
-    changed = [k for k in {**old, **new} if old.get(k) != new.get(k)]
-    shown = [f"{k}: {old.get(k)!r} then, {new.get(k)!r} now" for k in changed[:4]]
-    return ", ".join(shown) + (", ..." if len(changed) > len(shown) else "")
 
 
 def _train_alone(config: Config, plan: PlacementPlan | None, task: dict[str, Any]) -> None:

@@ -9,10 +9,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from typing import TYPE_CHECKING, Self
+
+from mupo_ray.errors import SweepError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_POLL_S = 0.05
+_TIMEOUT_S = 600.0
 
 
 class HeldFile:
@@ -23,11 +29,23 @@ class HeldFile:
         self._descriptor: int | None = None
 
     def take(self) -> None:
-        """Hold the file, once nobody else does."""
+        """Hold the file, once nobody else does.
+
+        Raises:
+            SweepError: another process keeps it.
+        """
         assert self._descriptor is None, f"{self._path} is held already"
         self._path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        deadline = time.monotonic() + _TIMEOUT_S
+        while not _is_taken(descriptor):
+            if time.monotonic() > deadline:
+                os.close(descriptor)
+                raise SweepError(
+                    f"{self._path}: another worker has held it for {_TIMEOUT_S:g} s; a worker "
+                    "that hangs should be ended"
+                )
+            time.sleep(_POLL_S)
         self._descriptor = descriptor
 
     def let_go(self) -> None:
@@ -51,10 +69,14 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
+        return not _is_taken(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _is_taken(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -10,23 +10,13 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from mupo_ray.config import Config
 from mupo_ray.config_faults import fields, section_types
+from mupo_ray.config_io import leaves
 from mupo_ray.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pydantic.fields import FieldInfo
-
-
-def leaves(tree: Any, path: str = "") -> dict[str, Any]:
-    """Dotted path -> value, of a configuration as plain values."""
-    if isinstance(tree, dict):
-        return {
-            dotted: leaf
-            for key, value in tree.items()
-            for dotted, leaf in leaves(value, f"{path}.{key}" if path else key).items()
-        }
-    return {path: tree}
 
 
 def values_of(config: Config) -> dict[str, Any]:

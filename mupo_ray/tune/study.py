@@ -22,10 +22,11 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
+from mupo_ray.config_io import differences, leaves
 from mupo_ray.errors import SweepError
 from mupo_ray.tune.held_file import HeldFile, is_held
 from mupo_ray.tune.objective import parse_objectives
-from mupo_ray.tune.paths import leaves, values_of
+from mupo_ray.tune.paths import values_of
 from mupo_ray.tune.samplers import make_pruner, make_sampler
 from mupo_ray.tune.space import SearchSpace
 from mupo_ray.tune.storage import open_storage, retry_callback
@@ -239,11 +240,8 @@ def _check_identity(
             study.enqueue_trial(point, skip_if_exists=True)
         study.set_user_attr(_IDENTITY, identity)
         return
-    changed = [k for k in {**before, **identity} if before.get(k) != identity.get(k)]
-    if changed:
-        shown = [f"{k}: {before.get(k)!r} then, {identity.get(k)!r} now" for k in changed[:4]]
+    if told := differences(before, identity):
         raise SweepError(
-            f"the storage holds a study {study.study_name} of another search "
-            f"({', '.join(shown)}{', ...' if len(changed) > len(shown) else ''}); choose another "
-            "name, or the same search to go on with it"
+            f"the storage holds a study {study.study_name} of another search ({told}); choose "
+            "another name, or the same search to go on with it"
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from eval_folders import write_data, write_evaluation, write_run
-from page_checks import CONTRAST, DESKTOP, PHONE
+from page_checks import CONTRAST, DESKTOP, PHONE, REFUSED
 
 from mupo_ray.evaluation.report import write_report
 
@@ -187,21 +187,7 @@ def test_policy_stops_what_text_would_load(open_page, browser, report: str) -> N
     context = browser.new_context(offline=True)
     page = context.new_page()
     page.goto(report)
-    stopped = page.evaluate(
-        """async html => {
-          const found = [];
-          document.addEventListener('securitypolicyviolation',
-            event => found.push(event.effectiveDirective));
-          document.body.insertAdjacentHTML('beforeend', html);
-          const script = document.createElement('script');
-          script.textContent = 'document.title = "run"';
-          document.body.append(script);
-          await fetch('http://127.0.0.1:9/').catch(() => {});
-          await new Promise(done => setTimeout(done, 100));
-          return found.sort();
-        }""",
-        HOSTILE,
-    )
+    stopped = page.evaluate(REFUSED, HOSTILE)
     assert stopped == ["connect-src", "img-src", "script-src-attr", "script-src-elem"]
     assert page.title() == "Two models"
     context.close()

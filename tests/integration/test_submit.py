@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import secrets
 import shutil
-import signal
-import socket
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from ray_head import RAY, ray_head
 
 from mupo_ray.config import Config
 from mupo_ray.observability.tracker import read_jsonl
@@ -27,7 +23,6 @@ from mupo_ray.observability.tracker import read_jsonl
 MakeConfig = Callable[..., Config]
 
 ROOT = Path(__file__).resolve().parents[2]
-RAY = Path(sys.executable).with_name("ray")
 LIMIT_S = 540
 """Ends what hangs; on an idle machine nothing here takes two minutes."""
 
@@ -49,7 +44,7 @@ class Head:
 
     address: str
     env: dict[str, str]
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | None
     working_dir: Path
 
     def ray(self, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
@@ -86,23 +81,6 @@ class Head:
         return found
 
 
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
-def end_with_tests() -> None:
-    """Have the kernel end the head, and so its jobs, where the tests are killed (Linux)."""
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
-
-
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     """`ray start --head` on ports of its own; other clusters on this machine stay as they are."""
@@ -111,46 +89,22 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
         shutil.copytree(
             ROOT / name, working_dir / name, ignore=shutil.ignore_patterns("__pycache__")
         )
-    # Ray's sockets live below it, whose paths must be short.
-    temp_dir = tempfile.mkdtemp(prefix="ray_", dir="/tmp")
-    gcs, dashboard, agent, agent_grpc, client = free_ports(5)
     env = {k: v for k, v in os.environ.items() if k not in ("RAY_ADDRESS", "PYTHONPATH")}
     env |= {
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
         "PATH": f"{RAY.parent}{os.pathsep}{os.environ['PATH']}",
     }
-    log = (working_dir.parent / "head.log").open("w")
-    process = subprocess.Popen(
-        [
-            str(RAY), "start", "--head", "--block", "--num-cpus=8",
-            f"--temp-dir={temp_dir}", f"--port={gcs}", f"--dashboard-port={dashboard}",
-            f"--dashboard-agent-listen-port={agent}",
-            f"--dashboard-agent-grpc-port={agent_grpc}", f"--ray-client-server-port={client}",
-            f"--object-store-memory={200 * 2**20}", "--disable-usage-stats",
-        ],
-        env=env,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=end_with_tests,
-    )  # fmt: skip
-    found = Head(f"http://127.0.0.1:{dashboard}", env, process, working_dir)
-    try:
-        deadline = time.monotonic() + LIMIT_S
-        while found.ray("job", "list", "--address", found.address).returncode != 0:
-            assert process.poll() is None, Path(log.name).read_text()
-            assert time.monotonic() < deadline, "the head did not come up"
-            time.sleep(1)
-        yield found
-    finally:
-        below = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGTERM)
-        psutil.wait_procs([psutil.Process(process.pid), *below], timeout=10)
-        for each in below:
-            if each.is_running():
-                each.kill()
-        shutil.rmtree(temp_dir, ignore_errors=True)
+    log = working_dir.parent / "head.log"
+
+    def is_up(address: str) -> bool:
+        return head_at(address).ray("job", "list", "--address", address).returncode == 0
+
+    def head_at(address: str, process: subprocess.Popen[bytes] | None = None) -> Head:
+        return Head(address, env, process, working_dir)
+
+    with ray_head(env, is_up, log=log, cwd=ROOT, timeout_s=LIMIT_S) as running:
+        yield head_at(running.address, running.process)
 
 
 def test_a_job_without_the_token_is_turned_away(head: Head) -> None:

@@ -14,6 +14,7 @@ from mupo_ray.config import Config
 from mupo_ray.config_io import load_config, load_resolved
 from mupo_ray.errors import SweepError, TrainingError
 from mupo_ray.train.entry import early_stop
+from mupo_ray.tune.held_file import HeldFile, is_held
 from mupo_ray.tune.study import REASON, START_UP_S, WALL_S, Sweep, open_sweep
 from mupo_ray.tune.worker import work
 
@@ -211,3 +212,15 @@ def test_d09_a_trial_left_running_by_optuna_itself_is_taken_up(tmp_path: Path) -
     sweep = run(tmp_path, trials=3)
     states = [t.state for t in sweep.trials]
     assert states == [TrialState.FAIL, *[TrialState.COMPLETE] * 3]
+
+
+def test_a_lock_that_another_keeps_ends_in_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mupo_ray.tune.held_file._TIMEOUT_S", 0.2)
+    with HeldFile(tmp_path / "lock"):
+        assert is_held(tmp_path / "lock")
+        with pytest.raises(SweepError, match=r"lock: another worker has held it for 0\.2 s"):
+            HeldFile(tmp_path / "lock").take()
+    assert not is_held(tmp_path / "lock")
+    HeldFile(tmp_path / "lock").take()
