@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from mupo_ray.tune.study import Sweep
 
 
+_LOG_WIDTH = 160
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run the job; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -70,7 +73,9 @@ def _work(sweep: Sweep) -> None:
         trainer.let_go()
         write_results(sweep)
     print()
-    Console(file=sys.stdout).print(make_table(sweep))
+    # A log file or a job's output has no width of its own.
+    width = None if sys.stdout.isatty() else _LOG_WIDTH
+    Console(file=sys.stdout, width=width).print(make_table(sweep))
     print(f"\nreport  {sweep.folder / PAGE_FILE}\nbest    {sweep.folder / BEST_FILE}")
 
 

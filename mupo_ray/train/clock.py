@@ -30,6 +30,10 @@ class Clock:
         finally:
             self._spent[stage] += time.monotonic() - began
 
+    def stages(self) -> dict[str, float]:
+        """`time/<stage>_s`."""
+        return {f"time/{stage}_s": spent for stage, spent in self._spent.items()}
+
     def metrics(self) -> dict[str, float]:
         """`time/<stage>_s`, `time/step_s`, and the share outside sampling and the update.
 
@@ -39,7 +43,7 @@ class Clock:
         step_s = time.monotonic() - self._began - apart
         core_s = sum(self._spent.get(stage, 0.0) for stage in _CORE_STAGES)
         return {
-            **{f"time/{stage}_s": spent for stage, spent in self._spent.items()},
+            **self.stages(),
             "time/step_s": step_s,
             "time/other_frac": max(0.0, 1.0 - core_s / step_s),
         }

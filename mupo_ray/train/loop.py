@@ -113,8 +113,11 @@ def _train(w: Worker, stop_after_step: int | None, board: Any) -> None:
         _record_stop(w, w.start_step, w.collapse.stop_reason)
         return
     _broadcast(w, w.start_step)  # C
+    clock = Clock()
     if w.start_step == 0 and w.eval_prompts is not None:
-        _log(w, 0, _evaluate(w, 0))  # C
+        with clock("eval"):
+            stats = _evaluate(w, 0)  # C
+        _log(w, 0, stats | clock.stages())
     if stop_after_step is not None and w.start_step >= stop_after_step:
         return
     clock = Clock()

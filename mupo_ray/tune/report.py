@@ -55,7 +55,8 @@ def _intro(sweep: Sweep, rows: Sequence[Row]) -> str:
     aims = " and ".join(f"{o.direction} {o.metric}" for o in sweep.config.objectives)
     share = start_up_share(rows)
     timed = (
-        f" {share[0]:.0f} s of the trials' time, {share[1]:.0%}, were not spent in training steps."
+        f" {share[0]:.0f} s of the trials' time, {share[1]:.0%}, were start-up, in no step, "
+        "evaluation or checkpoint."
         if share is not None
         else ""
     )

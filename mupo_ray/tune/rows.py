@@ -46,7 +46,7 @@ class Row:
 
     @property
     def start_up_frac(self) -> float | None:
-        """Share of the time that was not spent in training steps."""
+        """Share of the time that was spent in no step, evaluation or checkpoint."""
         if not self.wall_s or self.start_up_s is None:
             return None
         return self.start_up_s / self.wall_s
@@ -74,7 +74,7 @@ def best_trials(sweep: Sweep) -> list[FrozenTrial]:
 
 
 def start_up_share(rows: Sequence[Row]) -> tuple[float, float] | None:
-    """(seconds outside training steps, share of all time) over trials; None before the first."""
+    """(seconds of start-up, their share of all time) over trials; None before the first."""
     timed = [(r.start_up_s, r.wall_s) for r in rows if r.wall_s and r.start_up_s is not None]
     if not timed:
         return None
@@ -121,7 +121,7 @@ def _history(trial: FrozenTrial) -> Sequence[int]:
 
 def shown(value: Any) -> str:
     """A value of a configuration in a few characters."""
-    return f"{value:.4g}" if isinstance(value, float) else json.dumps(value).strip('"')
+    return f"{value:.3g}" if isinstance(value, float) else json.dumps(value).strip('"')
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:

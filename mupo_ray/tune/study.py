@@ -49,7 +49,7 @@ REASON = "reason"
 """Why it was pruned or failed."""
 WALL_S = "wall_s"
 START_UP_S = "start_up_s"
-"""Of the wall time, what was not spent in training steps."""
+"""Of the wall time, what was spent in no step, evaluation or checkpoint."""
 
 _IDENTITY = "mupo_ray"
 """The study's attribute that says what it searches."""

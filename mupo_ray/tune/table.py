@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import time
-from typing import TYPE_CHECKING, Self, TextIO
+from typing import TYPE_CHECKING, Literal, Self, TextIO
 
+from rich import box
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
@@ -18,7 +20,9 @@ if TYPE_CHECKING:
 
 _EVERY_S = 2.0
 # What fits on a terminal; the best and the latest are shown.
-_MAX_ROWS = 20
+_MAX_ROWS = 12
+# Long names are broken after these, so that numbers keep their place on a narrow terminal.
+_BREAKS = re.compile("([/._])")
 
 
 class SweepTable:
@@ -83,13 +87,20 @@ def make_table(sweep: Sweep, most: int | None = None) -> Table:
     """All trials, or the best and the latest of them."""
     rows = rows_of(sweep)
     names = short_names(sweep.space.paths)
-    table = Table(title=_title(sweep, rows), title_justify="left", caption_justify="left")
-    for column in ("trial", "state", *(o.text for o in sweep.objectives), *names.values()):
-        table.add_column(column, justify="left" if column == "state" else "right")
-    for column in ("step", "s", "start-up"):
-        table.add_column(column, justify="right")
-    table.add_column("note", overflow="fold")
     kept = rows if most is None else [r for r in rows if r.is_best or r in rows[-most:]]
+    table = Table(
+        title=_title(sweep, rows),
+        title_justify="left",
+        caption="\n".join(f"trial {row.number}: {row.note}" for row in kept if row.note) or None,
+        caption_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+    )
+    for column in ("trial", "state", *(o.text for o in sweep.objectives), *names.values()):
+        justify: Literal["left", "right"] = "left" if column == "state" else "right"
+        table.add_column(_BREAKS.sub("\\1\n", column), justify=justify, vertical="bottom")
+    for column in ("step", "s", "start-\nup"):
+        table.add_column(column, justify="right", vertical="bottom")
     for row in kept:
         table.add_row(
             f"{row.number}{'*' if row.is_best else ''}",
@@ -99,7 +110,6 @@ def make_table(sweep: Sweep, most: int | None = None) -> Table:
             _number(row.step, "d"),
             _number(row.wall_s, ".0f"),
             _number(row.start_up_frac, ".0%"),
-            row.note,
             style="bold" if row.is_best else None,
         )
     return table

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
     from mupo_ray.config import Config
 
+# The checkpoint at a run's end has no line after it, and is missing.
+_WORK = ("time/step_s", "time/eval_s", "time/checkpoint_s")
 _POLL_S = 0.5
 _WAIT_S = 2.0
 
@@ -185,7 +187,7 @@ def _train(
     finally:
         wall_s = time.monotonic() - began
         trial.set_user_attr(WALL_S, wall_s)
-        trial.set_user_attr(START_UP_S, wall_s - (course.step_s() if course else 0.0))
+        trial.set_user_attr(START_UP_S, wall_s - (course.work_s() if course else 0.0))
 
 
 def _pruned(sweep: Sweep, trial: optuna.Trial, reason: str) -> Exception:
@@ -240,7 +242,7 @@ class Course:
             self._trial.report(value, step)
             if self._trial.should_prune():
                 pruner = self._sweep.config.pruner.name
-                return f"pruned ({pruner}): {self._sweep.objectives[0].text} is {value:.4g}"
+                return f"pruned ({pruner}) at {value:.4g}"
         return None
 
     def values(self) -> float | list[float]:
@@ -260,8 +262,8 @@ class Course:
             found.append(values[-1])
         return found if len(found) > 1 else found[0]
 
-    def step_s(self) -> float:
-        """Seconds in training steps since the trial began; steps before a resumption are not."""
+    def work_s(self) -> float:
+        """Seconds in steps, evaluations and checkpoints since the trial began."""
         before = [dict[str, Any](row) for row in self._before]
         new = [row for row in read_jsonl(self._file) if row not in before]
-        return float(sum(row.get("time/step_s") or 0.0 for row in new))
+        return float(sum(row.get(key) or 0.0 for row in new for key in _WORK))

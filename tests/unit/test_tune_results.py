@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from cheap_trials import PASS_4, CheapTrainer, Silence, base, cheap_sweep
+from rich.console import Console
 
 from mupo_ray.config_io import load_config, load_resolved
 from mupo_ray.errors import PlacementError
@@ -20,7 +21,7 @@ from mupo_ray.tune.report import write_sweep_report
 from mupo_ray.tune.results import write_best
 from mupo_ray.tune.rows import best_trials, rows_of, short_names, start_up_share
 from mupo_ray.tune.study import START_UP_S, WALL_S, Sweep, open_sweep
-from mupo_ray.tune.table import SweepTable, line_of
+from mupo_ray.tune.table import SweepTable, line_of, make_table
 from mupo_ray.tune.worker import work
 
 
@@ -85,6 +86,13 @@ def test_a_trial_in_one_line(one: Sweep) -> None:
         table.show(one)
         table.ended(one, 0)
     assert out.getvalue() == line + "\n"
+
+
+def test_the_table_fits_a_narrow_terminal(one: Sweep) -> None:
+    out = io.StringIO()
+    Console(file=out, width=80).print(make_table(one))
+    assert "…" not in out.getvalue()
+    assert "0.8000" in out.getvalue()
 
 
 def test_the_share_of_start_up(one: Sweep) -> None:

@@ -76,7 +76,7 @@ def test_a_trial_below_the_median_stops_early_and_says_why(tmp_path: Path) -> No
     states = [t.state for t in sweep.trials]
     assert states == [TrialState.COMPLETE] * 2 + [TrialState.PRUNED] * 2
     pruned = sweep.trials[2]
-    assert "pruned (median): eval/heldout/pass@4 is 0.3333" in pruned.user_attrs[REASON]
+    assert "pruned (median) at 0.3333" in pruned.user_attrs[REASON]
     assert pruned.user_attrs[REASON] == early_stop(sweep.run_dir(pruned))
     assert len((sweep.run_dir(pruned) / "metrics.jsonl").read_text().splitlines()) <= STEPS
 
