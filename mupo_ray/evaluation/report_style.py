@@ -49,7 +49,7 @@ figure h3 { margin: 0 0 .3rem; font-size: .98rem; }
 figure svg { display: block; width: 100%; height: auto; }
 figure svg * { stroke-linejoin: round; }
 figcaption { font-size: .82rem; line-height: 1.4; margin-top: .3rem; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; } .scroll figure { min-width: 640px; }
 table { border-collapse: collapse; font-size: .92rem; background: var(--card);
   border: 1px solid var(--grid); }
 th, td { padding: .35rem .7rem; text-align: right; vertical-align: top;

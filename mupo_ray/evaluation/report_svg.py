@@ -30,6 +30,8 @@ _VARIABLES |= {colour: f"t{i}" for i, colour in enumerate(STAGE_COLOURS)}
 _DASHES = ("", "6 2", "2 1.5", "7 2 1.5 2", "9 3", "4 1 1 1 1 1")
 
 _SIZE = (4.0, 2.5)
+WIDE = (9.0, 2.8)
+"""Inches of a plot as wide as the page."""
 _STYLE = {
     "svg.fonttype": "none",
     "text.parse_math": False,
@@ -68,7 +70,13 @@ def series_colour(series: int) -> str:
     return _SERIES[series % len(_SERIES)]
 
 
-def render(draw: Callable[[Axes], None], alt: str, x_label: str, y_label: str) -> str:
+def render(
+    draw: Callable[[Axes], None],
+    alt: str,
+    x_label: str,
+    y_label: str,
+    size: tuple[float, float] = _SIZE,
+) -> str:
     """One plot as part of a page.
 
     Args:
@@ -76,11 +84,12 @@ def render(draw: Callable[[Axes], None], alt: str, x_label: str, y_label: str) -
         alt: what a person who cannot see the plot should know.
         x_label: of the x axis, with its unit.
         y_label: of the y axis, with its unit.
+        size: width and height in inches, at which text has its size.
     """
     # Ids of clip paths and markers are hashes with this salt: unlike ones for every figure of a
     # page, the same ones whenever the report is made again.
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": alt}):
-        figure = Figure(figsize=_SIZE)
+        figure = Figure(figsize=size)
         FigureCanvasSVG(figure)
         axes = figure.add_subplot()
         axes.set_xlabel(x_label)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from mupo_ray.evaluation.report_svg import MUTED, render, series_colour
+from mupo_ray.evaluation.report_svg import MUTED, WIDE, render, series_colour
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -107,6 +107,7 @@ def parallel(
             )
         axes.set_ylim(-0.05, 1.05)
         axes.set_yticks([])
+        axes.spines[["left", "bottom"]].set_visible(False)
         axes.grid(visible=False)
         labels = [
             f"{high}\n\n{name}\n{low}" for name, (low, high) in zip(names, ticks, strict=True)
@@ -117,7 +118,7 @@ def parallel(
                 text.partition("\n\n")[0], (place, 1.05), ha="center", va="bottom", fontsize=7
             )
 
-    return render(draw, alt, "", "")
+    return render(draw, alt, "", "", WIDE)
 
 
 def scatter(
@@ -128,6 +129,7 @@ def scatter(
     x_label: str,
     y_label: str,
     log: bool = False,
+    whole: bool = False,
     choices: Sequence[str] = (),
     joined: bool = False,
 ) -> str:
@@ -140,6 +142,7 @@ def scatter(
         x_label: of the x axis.
         y_label: of the y axis.
         log: logarithmic x axis.
+        whole: x is a whole number.
         choices: names of the places 0, 1, ... on the x axis.
         joined: a line through those that stand out.
     """
@@ -147,6 +150,11 @@ def scatter(
     def draw(axes: Axes) -> None:
         if log:
             axes.set_xscale("log")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+            axes.xaxis.set_minor_formatter(NullFormatter())
+        elif whole:
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
         axes.plot(*_columns(points), "o", color=series_colour(_OTHER), markersize=4.0, alpha=0.8)
         line = "-" if joined else ""
         ordered = sorted(best)

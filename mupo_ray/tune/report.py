@@ -16,7 +16,7 @@ from optuna.trial import TrialState
 from mupo_ray.evaluation.report_page import figure, page, save_page, table
 from mupo_ray.tune import plots
 from mupo_ray.tune.rows import Row, best_trials, rows_of, short_names, shown, start_up_share
-from mupo_ray.tune.spec import Choices
+from mupo_ray.tune.spec import Choices, IntRange
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -85,6 +85,7 @@ def _trials(sweep: Sweep, rows: Sequence[Row]) -> str:
 def _table(sweep: Sweep, rows: Sequence[Row], caption: str) -> str:
     names = short_names(sweep.space.paths)
     head = ["trial", "state", *(o.text for o in sweep.objectives), *names.values()]
+    noted = any(row.note for row in rows)
     body = [
         [
             _link(sweep, row),
@@ -93,11 +94,12 @@ def _table(sweep: Sweep, rows: Sequence[Row], caption: str) -> str:
             *(html.escape(row.params.get(path, "-")) for path in names),
             _number(row.wall_s, ".0f"),
             _number(row.start_up_frac, ".0%"),
-            html.escape(row.note),
+            *([html.escape(row.note)] if noted else []),
         ]
         for row in rows
     ]
-    return table([*head, "seconds", "start-up", "note"], body, caption=caption)
+    last = ["seconds", "start-up", *(["note"] if noted else [])]
+    return table([*head, *last], body, caption=caption)
 
 
 def _link(sweep: Sweep, row: Row) -> str:
@@ -158,7 +160,7 @@ def _importances(sweep: Sweep, complete: Sequence[FrozenTrial]) -> str:
             continue  # all trials have one value, or too few differ
         shares = {names[path]: share for path, share in found.items()}
         alt = ", ".join(f"{name} {share:.2f}" for name, share in shares.items())
-        svg = plots.bars(shares, alt=alt, x_label=f"share of the differences in {objective.text}")
+        svg = plots.bars(shares, alt=alt, x_label="share of the differences")
         figures.append(figure(objective.text, svg, "PED-ANOVA, over the trials that succeeded."))
     hint = '<p class="hint">With few trials these shares say little.</p>'
     return hint + _grid(figures) if figures else ""
@@ -210,7 +212,7 @@ def _parallel(sweep: Sweep, complete: Sequence[FrozenTrial]) -> str:
         alt=f"{len(complete)} trials over {', '.join(names)}",
     )
     caption = "One line a trial, low values at the bottom; thick: the best."
-    return _grid([figure("Trials across their values", svg, caption)])
+    return f'<div class="scroll">{figure("Trials across their values", svg, caption)}</div>'
 
 
 def _column(
@@ -260,6 +262,7 @@ def _slices(sweep: Sweep, complete: Sequence[FrozenTrial]) -> str:
             x_label=path,
             y_label=text,
             log=not isinstance(given, Choices) and given.log,
+            whole=isinstance(given, IntRange),
             choices=[shown(c) for c in choices],
         )
         figures.append(figure(names[path], svg, "One point a trial; diamond: the best."))

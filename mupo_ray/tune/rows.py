@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -125,12 +126,7 @@ def shown(value: Any) -> str:
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Path -> its last parts, as few as tell it from the others."""
-    names = {}
-    for path in paths:
-        parts = path.split(".")
-        ends = [".".join(parts[-n:]) for n in range(1, len(parts) + 1)]
-        names[path] = next(
-            end for end in ends if sum(f".{p}".endswith(f".{end}") for p in paths) == 1
-        )
-    return names
+    """Path -> it without its section, where that tells it from the others."""
+    short = {path: path.partition(".")[2] for path in paths}
+    counts = Counter(short.values())
+    return {path: name if counts[name] == 1 else path for path, name in short.items()}

@@ -94,7 +94,7 @@ def make_table(sweep: Sweep, most: int | None = None) -> Table:
         caption="\n".join(f"trial {row.number}: {row.note}" for row in kept if row.note) or None,
         caption_justify="left",
         box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
+        padding=0,
     )
     for column in ("trial", "state", *(o.text for o in sweep.objectives), *names.values()):
         justify: Literal["left", "right"] = "left" if column == "state" else "right"

@@ -106,7 +106,7 @@ def test_the_share_of_start_up(one: Sweep) -> None:
 
 def test_names_as_short_as_they_can_be() -> None:
     assert short_names(["train.optimizer.lr", "method.k", "loss.k"]) == {
-        "train.optimizer.lr": "lr",
+        "train.optimizer.lr": "optimizer.lr",
         "method.k": "method.k",
         "loss.k": "loss.k",
     }
