@@ -2,9 +2,10 @@
 
     python benchmarks/bench_serving.py [--model runs/demo/model] [--rounds 3]
 
+Ours is measured twice: behind Serve's own proxy, and behind the HAProxy that Ray brings along.
 Each server runs alone, one after the other in every round, and is asked by 1, 8 and 64 clients at
-once: a chat with a picture, 32 tokens at temperature 1, streamed and whole. Printed are requests a
-second, the latencies p50, p95 and p99, and ours over vLLM's.
+once: a chat with a picture, 32 tokens at temperature 1, whole and streamed. Printed are requests a
+second, the latencies p50, p95 and p99, and their ratios to vLLM's.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ from PIL import Image
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from serving_app import App, running_app  # noqa: E402
+
 CLIENTS = (1, 8, 64)
 REQUESTS = {1: 40, 8: 160, 64: 512}
 MAX_MODEL_LEN = 256
@@ -64,14 +67,17 @@ def main() -> None:
     model = str(Path(args.model).absolute())
     found: dict[tuple[str, bool, int], list[Figures]] = {}
     for number in range(args.rounds):
-        for name, server in (("vllm", bare_vllm), ("ours", ours)):
+        for name, server in SERVERS.items():
             with server(model) as url:
                 for is_stream in (False, True):
                     for clients in CLIENTS:
                         asyncio.run(load(url, clients, 2 * clients, is_stream))
                         figures = asyncio.run(load(url, clients, REQUESTS[clients], is_stream))
                         found.setdefault((name, is_stream, clients), []).append(figures)
-                        print(f"round {number} {name:5} stream={is_stream!s:5} {line(figures)}")
+                        print(
+                            f"round {number} {name:7} stream={is_stream!s:5} {line(figures)}",
+                            flush=True,
+                        )
     print(table(found))
     if args.out is not None:
         record = [
@@ -82,21 +88,36 @@ def main() -> None:
 
 
 @contextlib.contextmanager
-def ours(model: str) -> Iterator[str]:
-    from serving_app import running_app
-
-    args: dict[str, Any] = {
-        "model": model,
-        "engine": {
-            "dtype": "float32",
-            "max_model_len": MAX_MODEL_LEN,
-            "max_num_seqs": MAX_SEQS,
-            "kv_cache_gib": 0.25,
-            "cpus": 0.5,
-        },
-    }
-    with running_app(args) as app:
+def behind_serve(model: str) -> Iterator[str]:
+    with ours(model, {}) as app:
         yield app.url
+
+
+@contextlib.contextmanager
+def behind_haproxy(model: str) -> Iterator[str]:
+    with ours(model, {"RAY_SERVE_ENABLE_HA_PROXY": "1"}) as app:
+        try:
+            yield app.url
+        finally:
+            # It outlives a cluster that just ends.
+            serve = Path(sys.executable).with_name("serve")
+            subprocess.run([serve, "shutdown", "-y", "-a", app.dashboard], env=app.env, check=True)
+
+
+def ours(model: str, env: dict[str, str]) -> contextlib.AbstractContextManager[App]:
+    return running_app(
+        {
+            "model": model,
+            "engine": {
+                "dtype": "float32",
+                "max_model_len": MAX_MODEL_LEN,
+                "max_num_seqs": MAX_SEQS,
+                "kv_cache_gib": 0.25,
+                "cpus": 0.5,
+            },
+        },
+        env=env,
+    )
 
 
 @contextlib.contextmanager
@@ -141,6 +162,9 @@ def bare_vllm(model: str) -> Iterator[str]:
             process.wait(30)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
+
+
+SERVERS = {"vllm": bare_vllm, "serve": behind_serve, "haproxy": behind_haproxy}
 
 
 async def load(url: str, clients: int, requests: int, is_stream: bool) -> Figures:
@@ -208,19 +232,22 @@ def line(figures: Figures) -> str:
 
 def table(found: dict[tuple[str, bool, int], list[Figures]]) -> str:
     lines = [
-        f"{'stream':6} {'clients':>7}  {'vLLM/s':>7} {'ours/s':>7} {'ratio':>6}  "
-        + "  ".join(f"{f'p{p} vLLM, ours (ms)':>22} {'ratio':>5}" for p in (50, 95, 99))
+        f"{'server':7} {'stream':6} {'clients':>7}  {'requests/s':>10} {'ratio':>5}  "
+        + "  ".join(f"{f'p{p} ms':>8} {'ratio':>5}" for p in (50, 95, 99))
     ]
     for is_stream in (False, True):
         for clients in CLIENTS:
             theirs = summary(found["vllm", is_stream, clients])
-            mine = summary(found["ours", is_stream, clients])
-            speed, other = mine["requests_per_s"], theirs["requests_per_s"]
-            cells = [f"{is_stream!s:6} {clients:7}  {other:7.1f} {speed:7.1f} {speed / other:6.2f}"]
-            for percent in (50, 95, 99):
-                a, b = theirs[f"p{percent}_ms"], mine[f"p{percent}_ms"]
-                cells.append(f"{a:11.1f}{b:11.1f} {b / a:5.2f}")
-            lines.append("  ".join(cells))
+            for name in SERVERS:
+                mine = summary(found[name, is_stream, clients])
+                speed = mine["requests_per_s"]
+                cells = [f"{name:7} {is_stream!s:6} {clients:7}  {speed:10.1f}"]
+                cells[0] += f" {speed / theirs['requests_per_s']:5.2f}"
+                cells += [
+                    f"{mine[key]:8.1f} {mine[key] / theirs[key]:5.2f}"
+                    for key in (f"p{percent}_ms" for percent in (50, 95, 99))
+                ]
+                lines.append("  ".join(cells))
     return "\n".join(lines)
 
 
