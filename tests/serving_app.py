@@ -21,6 +21,8 @@ from ray_head import RAY, free_ports, ray_head
 ROOT = Path(__file__).resolve().parents[1]
 KEY = "the key of the tests"
 START_S = 540
+MAX_LEN = 640
+"""Tokens of a prompt and its response, of the server that tests share."""
 
 
 @dataclass
