@@ -51,13 +51,15 @@ def read_sweep(path: Path, changes: Mapping[str, Any] | None = None) -> SweepCon
 
     Args:
         path: a YAML file.
-        changes: fields given elsewhere, which win over the file's.
+        changes: fields given on the command line, which win over the file's.
 
     Raises:
         ConfigError: not readable, or a key or value is wrong; one line a fault.
     """
     tree, lines = read_yaml(path)
-    tree |= changes or {}
+    given = changes or {}
+    tree |= given
+    lines = {**lines, **{(name,): "command line" for name in given}}
     try:
         return SweepConfig.model_validate_json(json.dumps(tree))
     except ValidationError as err:

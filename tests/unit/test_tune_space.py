@@ -275,6 +275,11 @@ def test_faults_of_a_sweep_file(tmp_path: Path, text: str, said: str) -> None:
         read_sweep(path)
 
 
+def test_a_fault_of_the_command_line_is_not_the_files() -> None:
+    with pytest.raises(ConfigError, match="^command line: trials: got 0, should be greater"):
+        read_sweep(CONFIGS / "sweep.yaml", {"trials": 0})
+
+
 def test_the_projects_own_sweep_file_is_whole() -> None:
     sweep = read_sweep(CONFIGS / "sweep.yaml", {"trials": 3})
     assert sweep.trials == 3
