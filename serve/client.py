@@ -8,9 +8,9 @@ server that wants one.
 
 from __future__ import annotations
 
+import argparse
 import base64
 import os
-import sys
 from typing import Any
 
 import httpx
@@ -50,4 +50,8 @@ def main(address: str, table: str, row: int = 0) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("address", help="of the API, ending in /v1")
+    parser.add_argument("table", help="Parquet file of puzzles")
+    args = parser.parse_args()
+    main(args.address, args.table)

@@ -33,6 +33,8 @@ class Script:
     """Responses; a request for n gets the first n."""
     embeddings: Sequence[Sequence[float]] | None = None
     """Of them; None takes a direction for each first word."""
+    limits: dict[str, int] = field(default_factory=dict)
+    """What `/v1/models` says of them."""
     key: str | None = None
     """The API key that is asked for."""
     refusal: tuple[int, Any] | None = None
@@ -77,7 +79,10 @@ class Handler(BaseHTTPRequestHandler):
         name = "index.html" if self.path == "/" else self.path.removeprefix("/page/")
         if self.path == "/v1/models":
             if self.is_let_in():
-                models = {"object": "list", "data": [{"id": "puzzles"}]}
+                models = {
+                    "object": "list",
+                    "data": [{"id": "puzzles", "limits": self.script.limits}],
+                }
                 self.reply(200, models, {"X-Policy-Version": "60"})
         elif "/" not in name and (PAGE / name).is_file():
             self.send_response(200)

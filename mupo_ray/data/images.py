@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mupo_ray.data.schema import DropReason, ImageRef, RowError
 from mupo_ray.types import RgbImage
@@ -55,6 +55,12 @@ def decode_image(encoded: bytes, *, max_pixels: int = MAX_PIXELS) -> RgbImage:
             picture = _to_rgb(ImageOps.exif_transpose(opened))
     except RowError:
         raise
+    except UnidentifiedImageError as err:
+        raise RowError(
+            DropReason.BROKEN_IMAGE,
+            f"image of {len(encoded)} bytes is in no known format, expected one of "
+            f"{', '.join(_FORMATS)}",
+        ) from err
     except Image.DecompressionBombError as err:
         raise RowError(DropReason.IMAGE_TOO_LARGE, f"image is too large: {err}") from err
     except Exception as err:  # Pillow's decoders raise nearly any type on hostile bytes.

@@ -10,7 +10,6 @@ What comes out does not depend on how many tasks there are.
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import queue
@@ -37,7 +36,6 @@ _MIN_PARTS_FOR_RAY = 32
 _CPUS_PER_TASK = 0.1
 _STORE_BYTES = 64 * 2**20
 _QUEUE_PARTS = 8
-_START_ATTEMPTS = 3
 _BLOCK_SCHEMA = pa.schema([("result", pa.large_binary()), ("failure", pa.string())])
 
 
@@ -76,7 +74,9 @@ def prepare_parts(
         for part in plan.source.parts:
             yield preparer.prepare(part)
         return
-    _connect(workers)
+    from mupo_ray.sync.connect import join_or_start
+
+    join_or_start({"num_cpus": workers, "include_dashboard": False}, log_to_driver=False)
     done: queue.Queue[PartResult | BaseException | None] = queue.Queue(maxsize=_QUEUE_PARTS)
     stop = threading.Event()
     feeder = threading.Thread(
@@ -108,30 +108,6 @@ def _next(
     if isinstance(result, BaseException):
         raise DataError(f"preparing rows failed: {cause_of(result)}") from result
     return result
-
-
-def _connect(workers: int) -> None:
-    """Join the cluster of this process's environment, or start a local one."""
-    import ray
-
-    if ray.is_initialized():
-        return
-    local = {} if os.environ.get("RAY_ADDRESS") else {"num_cpus": workers}
-    for attempts_left in reversed(range(_START_ATTEMPTS)):
-        try:
-            ray.init(
-                namespace="mupo_ray",
-                include_dashboard=False if local else None,
-                log_to_driver=False,
-                logging_level=logging.WARNING,
-                **local,
-            )
-            return
-        except Exception as err:
-            # Ray gives a local node 30 s to come up, which a busy machine can exceed (Ray 2.60).
-            if "timed out during startup" not in str(err) or attempts_left == 0:
-                raise
-            ray.shutdown()
 
 
 def _feed(

@@ -50,6 +50,7 @@ class HttpApi:
         gate: VersionGate,
         renderer: PromptRenderer,
         embed: Any,
+        checkpoint: str,
     ) -> None:
         """Put the pieces together.
 
@@ -59,12 +60,15 @@ class HttpApi:
             gate: of the policy version.
             renderer: of prompts.
             embed: texts -> awaitable embeddings, see `StrategiesService`.
+            checkpoint: name of the weights.
 
         Raises:
             ConfigError: the key that `api_key_env` names is not there, or no such scorer.
         """
         self.args = args
         self.gate = gate
+        self.checkpoint = checkpoint
+        """Name of the weights that are served."""
         self.swap_fault: str | None = None
         """Why the weights asked for last are not served."""
         self._engine = engine
@@ -152,6 +156,7 @@ class HttpApi:
                     "owned_by": "mupo_ray",
                     "max_model_len": self.args.engine.max_model_len,
                     "policy_version": self.gate.version,
+                    "checkpoint": self.checkpoint,
                     "limits": {
                         "max_n": limits.max_n,
                         "max_images": limits.max_images,
@@ -169,6 +174,7 @@ class HttpApi:
         body = {
             "status": "ok" if is_well else "the engine is dead",
             "policy_version": self.gate.version,
+            "checkpoint": self.checkpoint,
             "swap_fault": self.swap_fault,
         }
         return (200 if is_well else 503), body

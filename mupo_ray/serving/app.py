@@ -112,6 +112,7 @@ class ModelServer:
             gate=self._gate,
             renderer=renderer,
             embed=embedder.embed.remote,
+            checkpoint=source.name,
         )
 
     def __serve_build_asgi_app__(self) -> Any:  # noqa: N807 - Serve's name
@@ -143,6 +144,7 @@ class ModelServer:
         await swap(self._engine, self._gate, source)
         logger.info("serving %s as policy version %d", source.folder, source.version)
         self._source = source
+        self._api.checkpoint = source.name
 
     def check_health(self) -> None:
         """Have Serve replace a replica whose engine is dead."""

@@ -126,7 +126,7 @@ def check_limits(fields: Fields, limits: Limits, *, max_model_len: int, vocab_si
     _within(fields, "repetition_penalty", 0, _MAX_PENALTY)
     most = min(limits.max_new_tokens or max_model_len, max_model_len)
     for name in ("max_tokens", "max_completion_tokens"):
-        _within(fields, name, 0, most)
+        _within(fields, name, 1, most)
     for name, count in (("stop", _MAX_STOPS), ("stop_token_ids", _MAX_STOPS)):
         _no_longer(fields, name, count)
     _no_longer(fields, "logit_bias", _MAX_BIASES)
@@ -153,7 +153,9 @@ def num_prompts(prompt: Any) -> int:
 
 def _within(fields: Fields, name: str, least: float, most: float) -> None:
     value = fields.get(name)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool):
+        raise RefusedError(f"{name} is {str(value).lower()}; should be a number", param=name)
+    if not isinstance(value, (int, float)):
         return
     if not least <= value <= most:
         raise RefusedError(f"{name} is {str(value)[:40]}; should be {least} to {most}", param=name)

@@ -39,6 +39,13 @@ class PolicySource:
     run: Path | None
     """Folder of the run they come from."""
 
+    @property
+    def name(self) -> str:
+        """Run and checkpoint, or the folder's name, or the id."""
+        if self.run is not None:
+            return f"{self.run.name}/{Path(self.folder).parent.name}"
+        return Path(self.folder).name if Path(self.folder).is_absolute() else self.folder
+
 
 def find_policy(model: str, storage_path: str, version: int | None) -> PolicySource:
     """The weights that a user means.
@@ -167,6 +174,8 @@ def _saved_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _weight_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise CheckpointError(f"{folder} does not exist; should be a run, a checkpoint or a folder")
     files = sorted(folder.glob("*.safetensors"))
     if not files:
         raise CheckpointError(f"{folder} has no *.safetensors; should be a Hugging Face folder")

@@ -27,6 +27,7 @@ from mupo_ray.rollout.services import (
     stop_services,
     wait_for_cards,
 )
+from mupo_ray.sync.connect import join_or_start
 from mupo_ray.sync.placement import live_cluster, render, wait_for_plan
 from mupo_ray.train.entry import (
     FAILURE_FILE,
@@ -56,7 +57,6 @@ _CPU_ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 
-_START_ATTEMPTS = 3
 # Progress bars of loading a model and notes of torch's, in the middle of the run's own lines.
 _QUIET_ENVIRONMENT = {
     "TQDM_DISABLE": "1",
@@ -69,25 +69,12 @@ def connect(config: Config) -> None:
     """Join the cluster of this process's environment, or start a local one.
 
     On CPU the environment of all workers is set to what torch and vLLM need.
+
+    Raises:
+        PlacementError: the cluster does not answer.
     """
-    if ray.is_initialized():
-        return
     env = _QUIET_ENVIRONMENT | (_CPU_ENVIRONMENT if config.run.device == "cpu" else {})
-    for attempts_left in reversed(range(_START_ATTEMPTS)):
-        try:
-            ray.init(
-                namespace="mupo_ray",
-                runtime_env={"env_vars": env},
-                log_to_driver=True,
-                logging_level=logging.WARNING,
-            )
-            return
-        except Exception as err:
-            # Ray gives a local node 30 s to come up, which a busy machine can exceed (Ray 2.60).
-            if "timed out during startup" not in str(err) or attempts_left == 0:
-                raise
-            logger.warning("Ray did not start within its own limit; trying again")
-            ray.shutdown()
+    join_or_start(runtime_env={"env_vars": env}, log_to_driver=True)
 
 
 def run_training(

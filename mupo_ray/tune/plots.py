@@ -56,7 +56,7 @@ def courses(lines: Mapping[int, Sequence[Point]], best: int | None, *, alt: str,
                 marker="o",
                 markersize=2.5,
             )
-        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
 
     return render(draw, alt, "finished steps", y)
 
@@ -154,7 +154,7 @@ def scatter(
             axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.xaxis.set_minor_formatter(NullFormatter())
         elif whole:
-            axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
+            axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True, min_n_ticks=1))
         axes.plot(*_columns(points), "o", color=series_colour(_OTHER), markersize=4.0, alpha=0.8)
         line = "-" if joined else ""
         ordered = sorted(best)

@@ -85,7 +85,6 @@ def _trials(sweep: Sweep, rows: Sequence[Row]) -> str:
 def _table(sweep: Sweep, rows: Sequence[Row], caption: str) -> str:
     names = short_names(sweep.space.paths)
     head = ["trial", "state", *(o.text for o in sweep.objectives), *names.values()]
-    noted = any(row.note for row in rows)
     body = [
         [
             _link(sweep, row),
@@ -94,12 +93,15 @@ def _table(sweep: Sweep, rows: Sequence[Row], caption: str) -> str:
             *(html.escape(row.params.get(path, "-")) for path in names),
             _number(row.wall_s, ".0f"),
             _number(row.start_up_frac, ".0%"),
-            *([html.escape(row.note)] if noted else []),
         ]
         for row in rows
     ]
-    last = ["seconds", "start-up", *(["note"] if noted else [])]
-    return table([*head, *last], body, caption=caption)
+    notes = "".join(
+        f'<p class="hint">Trial {row.number}: {html.escape(row.note)}</p>'
+        for row in rows
+        if row.note
+    )
+    return table([*head, "seconds", "start-up"], body, caption=caption) + notes
 
 
 def _link(sweep: Sweep, row: Row) -> str:

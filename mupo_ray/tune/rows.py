@@ -93,7 +93,7 @@ def _row(sweep: Sweep, trial: FrozenTrial, is_best: bool, is_gone: bool) -> Row:
         values = (trial.intermediate_values[step],)
     return Row(
         number=trial.number,
-        state=_STATES[trial.state],
+        state="interrupted" if is_gone else _STATES[trial.state],
         is_best=is_best,
         values=values,
         params={name: shown(value) for name, value in trial.params.items()},

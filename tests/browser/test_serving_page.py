@@ -270,6 +270,14 @@ def test_a_large_image_is_made_smaller_and_no_image_is_refused(open_page, script
     assert Image.open(io.BytesIO(base64.b64decode(data))).size == (2048, 2048)
 
 
+def test_an_image_is_made_to_fit_the_servers_limit(open_page, script) -> None:
+    script.limits = {"max_image_pixels": 20_000}
+    page = open_page()
+    file = {"name": "a.png", "mimeType": "image/png", "buffer": png(300)}
+    page.locator("#file").set_input_files(file)
+    page.get_by_text("Sent as JPEG, 141 x 141 pixels.").wait_for()
+
+
 def test_settings_are_sent_where_they_are_filled_in(open_page, script) -> None:
     page = open_page()
     page.get_by_text("More settings").click()

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -36,11 +37,14 @@ def config_file(make_config: MakeConfig, tmp_path: Path) -> Path:
 # -- errors that end a job before anything is started --------------------------------------------
 
 
-def train(arguments: Sequence[str], cwd: Path) -> subprocess.CompletedProcess[str]:
+def train(
+    arguments: Sequence[str], cwd: Path, env: dict[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, str(ROOT / "jobs" / "train.py"), *arguments],
         cwd=cwd,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        # Whatever else is running on this machine, or was.
+        env=os.environ | {"PYTHONPATH": str(ROOT), "RAY_ADDRESS": "local"} | (env or {}),
         capture_output=True,
         text=True,
         timeout=300,
@@ -124,3 +128,12 @@ def test_a_plan_without_room_says_what_is_missing_d04(config_file: Path, tmp_pat
         done.stderr, r"gave up after 3 s.*trainers? 0.*required 500 CPU, available \d+ CPU"
     )
     assert not (tmp_path / "runs" / "job" / "metrics.jsonl").exists()
+
+
+def test_a_cluster_that_does_not_answer_is_named_at_once(config_file: Path, tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+        done = train(["--config", str(config_file)], tmp_path, {"RAY_ADDRESS": address})
+    assert done.returncode == 1
+    assert_one_message(done.stderr, r"no Ray cluster answers at .*, which RAY_ADDRESS names")

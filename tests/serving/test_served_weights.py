@@ -43,6 +43,7 @@ def test_a_swap_under_load_drops_no_request(
     after = http.post("/v1/chat/completions", json=greedy)
     assert after.headers["x-policy-version"] == "6"
     assert after.json()["policy_version"] == 6
+    assert http.get("/health").json()["checkpoint"] == other_model.name
     assert assert_greedy_of(http, other_model) != pytest.approx(before, abs=1e-2)
 
 

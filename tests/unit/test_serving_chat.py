@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +155,9 @@ def test_a_scorer_is_a_function_of_a_module() -> None:
 def test_weights_are_found_by_folder_and_by_name(tiny_model: Path, tmp_path: Path) -> None:
     found = find_policy(str(tiny_model), "nowhere", None)
     assert (found.folder, found.version, found.run) == (str(tiny_model), 0, None)
+    assert found.name == tiny_model.name
+    of_a_run = replace(found, folder="/runs/a/step_000060/hf", run=Path("/runs/a"))
+    assert of_a_run.name == "a/step_000060"
     assert find_policy(str(tiny_model), "nowhere", 9).version == 9
     named = find_policy(tiny_model.name, str(tiny_model.parent), None)
     assert named.folder == str(tiny_model)

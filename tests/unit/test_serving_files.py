@@ -99,7 +99,11 @@ def test_the_kuberay_manifest_is_valid() -> None:
     args = check_serve_config(yaml.safe_load(manifest.spec.serveConfigV2))
     (worker,) = manifest.spec.rayClusterConfig.workerGroupSpecs
     (container,) = worker.template.spec.containers
-    assert {entry["name"] for entry in container["env"]} == {args.api_key_env}
+    (head,) = manifest.spec.rayClusterConfig.headGroupSpec.template.spec.containers
+    # Serve must be told the same on every node.
+    assert head["env"] == [{"name": "RAY_SERVE_ENABLE_HA_PROXY", "value": "1"}]
+    assert head["env"][0] in container["env"]
+    assert args.api_key_env in {entry["name"] for entry in container["env"]}
     assert args.autoscaling is not None
     assert worker.maxReplicas == args.autoscaling.max_replicas
     assert container["resources"]["limits"]["nvidia.com/gpu"] == str(

@@ -39,6 +39,7 @@ def make_api(renderer: PromptRenderer, **args: Any) -> HttpApi:
         gate=VersionGate(7),
         renderer=renderer,
         embed=None,
+        checkpoint="run/step_000007",
     )
 
 

@@ -7,11 +7,15 @@ export class ApiError extends Error {
   }
 }
 
-/* {name, version} of what is served now. */
-export async function servedModel() {
-  const response = await reach('v1/models', {});
+/* {name, version, limits} of what is served now. */
+export async function servedModel(key) {
+  const response = await reach('v1/models', { headers: headers(key) });
   const { data } = await response.json();
-  return { name: data?.[0]?.id ?? '', version: response.headers.get('x-policy-version') };
+  return {
+    name: data?.[0]?.id ?? '',
+    version: response.headers.get('x-policy-version'),
+    limits: data?.[0]?.limits ?? {},
+  };
 }
 
 /* Messages of a question, until the server says that they are all. */

@@ -116,8 +116,10 @@ function showModel({ name, version }) {
 
 async function takePicture(file) {
   const note = byId('picture-note');
+  // Without the key the limits stay unknown, and the server says what is too large.
+  const { limits } = await servedModel(byId('key').value).catch(() => ({ limits: {} }));
   try {
-    picture = await readPicture(file);
+    picture = await readPicture(file, limits);
   } catch (error) {
     note.textContent = error.message;
     return;
@@ -164,6 +166,6 @@ document.addEventListener('keydown', event => {
   }
 });
 listenForPictures(byId('file'), byId('drop'), takePicture);
-servedModel().then(showModel).catch(error => {
+servedModel('').then(showModel).catch(error => {
   if (error.status === UNAUTHORISED) byId('key-row').hidden = false;
 });

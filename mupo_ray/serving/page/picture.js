@@ -4,8 +4,9 @@ const SENT_AS_THEY_ARE = ['image/png', 'image/jpeg', 'image/webp', 'image/gif'];
 const MAX_BYTES = 4 * 2 ** 20;
 const MAX_SIDE = 2048;
 
-/* {url, width, note}; a large one, or one of another kind, is drawn anew. */
-export async function readPicture(file) {
+/* {url, width, note}; a large one, or one of another kind, is drawn anew, within the limits that the
+   server names. */
+export async function readPicture(file, limits) {
   const name = file.name || 'What was pasted';
   const url = await dataUrl(file);
   const image = new Image();
@@ -16,13 +17,17 @@ export async function readPicture(file) {
     throw new Error(`${name} is not an image that this browser can read; PNG and JPEG always are.`);
   }
   const { naturalWidth: width, naturalHeight: height } = image;
-  if (SENT_AS_THEY_ARE.includes(file.type) && file.size <= MAX_BYTES) {
+  const maxBytes = Math.min(MAX_BYTES, limits.max_image_bytes ?? Infinity);
+  const fits = Math.sqrt((limits.max_image_pixels ?? Infinity) / (width * height));
+  if (SENT_AS_THEY_ARE.includes(file.type) && file.size <= maxBytes && fits >= 1) {
     return { url, width, note: '' };
   }
-  const scale = Math.min(1, MAX_SIDE / Math.max(width, height));
+  const scale = Math.min(1, MAX_SIDE / Math.max(width, height), fits);
+  // Rounded down, for the limit; but a product such as 2048 may come out a little less.
+  const scaled = side => Math.max(1, Math.floor(side * scale + 1e-6));
   const canvas = document.createElement('canvas');
-  canvas.width = Math.max(1, Math.round(width * scale));
-  canvas.height = Math.max(1, Math.round(height * scale));
+  canvas.width = scaled(width);
+  canvas.height = scaled(height);
   const pen = canvas.getContext('2d');
   pen.fillStyle = '#fff';
   pen.fillRect(0, 0, canvas.width, canvas.height);
