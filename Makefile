@@ -12,7 +12,7 @@ TORCH := $(shell sed -n 's/^\(torch==.*\)/\1/p' $(PINS))
 UV_INSTALL = $(BIN)/uv pip install --python $(BIN)/python --no-deps --compile-bytecode \
   $(addprefix --find-links ,$(PIP_FIND_LINKS))
 # Unit tests first: they fail in seconds.
-TESTS := tests/unit $(filter-out tests/unit,$(patsubst %/,%,$(wildcard tests/*/)))
+TESTS := tests/unit $(filter-out tests/unit tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)))
 
 # One thread: two on a busy two-core machine make small matrix products ten times slower.
 export OMP_NUM_THREADS := 1
