@@ -58,7 +58,7 @@ def decode_image(encoded: bytes, *, max_pixels: int = MAX_PIXELS) -> RgbImage:
     except UnidentifiedImageError as err:
         raise RowError(
             DropReason.BROKEN_IMAGE,
-            f"image of {len(encoded)} bytes is in no known format, expected one of "
+            f"image of {len(encoded)} bytes cannot be decoded: it is broken, or none of "
             f"{', '.join(_FORMATS)}",
         ) from err
     except Image.DecompressionBombError as err:

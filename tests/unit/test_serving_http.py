@@ -142,6 +142,7 @@ def test_what_fails_says_so_in_openai_shape(
         gate=VersionGate(0),
         renderer=renderer,
         embed=None,
+        checkpoint="m",
     )
     with TestClient(build_http_app(api)) as client:
         whole = client.post("/v1/completions", json={"waits": waits})
