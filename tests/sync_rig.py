@@ -146,29 +146,37 @@ def prompts_of(folder: Path, file: Path) -> list[Prompt]:
     return load_prompts(file, renderer, 3)
 
 
+def engine_settings(folder: Path, **changes: Any) -> EngineSettings:
+    """Of a small engine on CPU, but for the changes."""
+    context = ray.get_runtime_context()
+    return EngineSettings(
+        model_path=str(folder),
+        **{
+            "dtype": "float32",
+            "device": "cpu",
+            "seed": 0,
+            "max_model_len": 128,
+            "max_num_seqs": 16,
+            "max_images": 1,
+            "min_pixels": None,
+            "max_pixels": None,
+            "tensor_parallel_size": 1,
+            "kv_cache_gib": 0.25,
+            "gpu_memory_utilization": 0.2,
+            "enforce_eager": True,
+            "scaled_logprobs": False,
+            "transport": "object_store",
+            "ray_address": context.gcs_address,
+            "ray_namespace": context.namespace,
+            **changes,
+        },
+    )
+
+
 @contextlib.contextmanager
 def engine_of(folder: Path, dtype: str) -> Iterator[tuple[Any, Any, str]]:
     """An engine and a publisher of a test's own."""
-    context = ray.get_runtime_context()
-    settings = EngineSettings(
-        model_path=str(folder),
-        dtype=dtype,
-        device="cpu",
-        seed=0,
-        max_model_len=128,
-        max_num_seqs=16,
-        max_images=1,
-        min_pixels=None,
-        max_pixels=None,
-        tensor_parallel_size=1,
-        kv_cache_gib=0.25,
-        gpu_memory_utilization=0.5,
-        enforce_eager=True,
-        scaled_logprobs=False,
-        transport="object_store",
-        ray_address=context.gcs_address,
-        ray_namespace=context.namespace,
-    )
+    settings = engine_settings(folder, dtype=dtype)
     name = f"publisher-{folder}"
     engine = ray.remote(VllmEngine).options(num_cpus=0.5).remote(0, settings)
     publisher = ray.remote(WeightPublisher).options(name=name, num_cpus=0).remote()

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import ray
 import torch
+from sync_rig import engine_settings
 from transformers import AutoModelForImageTextToText
 
 from mupo_ray.data.encode import PromptEncoder
 from mupo_ray.data.render import PromptRenderer
 from mupo_ray.data.stream import load_prompts
-from mupo_ray.rollout.engine import EngineSettings, VllmEngine
+from mupo_ray.rollout.engine import VllmEngine
 from mupo_ray.rollout.pool import EnginePool, SamplingPlan
 from mupo_ray.sync.native import NativeChannel
 from mupo_ray.sync.source import iter_parameters, saved_names
@@ -57,26 +58,7 @@ def test_engine_and_trainer_agree_after_each_transfer(
 
 
 def start_engine(folder: Path, transport: str, card: int) -> Any:
-    context = ray.get_runtime_context()
-    settings = EngineSettings(
-        model_path=str(folder),
-        dtype="bfloat16",
-        device="cuda",
-        seed=0,
-        max_model_len=128,
-        max_num_seqs=16,
-        max_images=1,
-        min_pixels=None,
-        max_pixels=None,
-        tensor_parallel_size=1,
-        kv_cache_gib=0.25,
-        gpu_memory_utilization=0.2,
-        enforce_eager=True,
-        scaled_logprobs=False,
-        transport=transport,
-        ray_address=context.gcs_address,
-        ray_namespace=context.namespace,
-    )
+    settings = engine_settings(folder, dtype="bfloat16", device="cuda", transport=transport)
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     chosen = visible[card] if visible != [""] else str(card)
     options: dict[str, Any] = {"runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": chosen}}}

@@ -47,7 +47,7 @@ def test_every_trial_is_an_ordinary_run_with_the_baseline_first(tmp_path: Path) 
         assert trial.params["method.num_groups"] * trial.params["method.min_group_size"] <= 12
         assert trial.intermediate_values == {s: accuracy(config, s) for s in range(1, STEPS + 1)}
         assert trial.user_attrs[START_UP_S] == pytest.approx(
-            trial.user_attrs[WALL_S] - 0.001 * (STEPS + 1)
+            trial.user_attrs[WALL_S] - 0.007 * (STEPS + 1), abs=1e-9
         )
 
 
