@@ -35,6 +35,16 @@ os.environ.update(
 MakeConfig = Callable[..., "Config"]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--golden`: how the golden run is held against its files."""
+    parser.addoption(
+        "--golden",
+        choices=("close", "exact", "write"),
+        default="close",
+        help="close to the files (any machine), equal to them (the same one), or write them",
+    )
+
+
 @pytest.fixture(scope="session")
 def ray_local() -> Iterator[None]:
     """A Ray of this test run's own; its 8 CPUs are logical, so that no test waits for another."""
