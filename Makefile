@@ -48,7 +48,7 @@ demo: env  ## train a small Qwen2.5-VL by GRPO and by MUPO on this machine, and 
 	$(BIN)/python jobs/demo.py
 
 study: env  ## GRPO, pass@k advantages and MUPO on both laptop tasks, three seeds; as far as an hour gets
-	$(BIN)/python jobs/study.py
+	$(BIN)/python benchmarks/run_study.py
 
 test: export HF_HUB_OFFLINE := 1
 test: env  ## all tests, as CI runs them

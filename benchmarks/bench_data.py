@@ -83,7 +83,7 @@ class Watch(threading.Thread):
 
 
 def measure(source: Path, out: Path, workers: int, against: str) -> dict[str, float]:
-    from mupo_ray.data.prepare import PrepareConfig, prepare
+    from mupo_ray.prepare.prepare import PrepareConfig, prepare
 
     watch = Watch()
     watch.start()

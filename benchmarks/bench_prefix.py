@@ -22,7 +22,7 @@ import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from mupo_ray.data.encode import EncodedPrompt
-from mupo_ray.data.tiny_model import build_config
+from mupo_ray.demo.tiny_model import build_config
 from mupo_ray.train.batch import Sharing, TrainItem, micro_batches
 from mupo_ray.train.policy import row_layout
 from mupo_ray.train.scorer import Scorer

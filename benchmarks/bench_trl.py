@@ -171,8 +171,8 @@ def trl_dataset(model: Path, data: Path, num_prompts: int) -> Any:
     from mupo_ray.data.encode import PromptEncoder
     from mupo_ray.data.images import load_image
     from mupo_ray.data.render import PLACEHOLDER, PromptRenderer, load_processor
-    from mupo_ray.data.schema import open_table
     from mupo_ray.data.stream import PromptOrder
+    from mupo_ray.data.table import open_table
 
     table = open_table(data)
     order = PromptOrder(num_rows=table.num_rows, seed=SEED).rows(range(num_prompts))
@@ -248,7 +248,7 @@ def our_turn(model: Path, data: Path, folder: Path, num_steps: int) -> dict[str,
 
 def our_config(label: str, model: Path, data: Path, folder: Path, num_steps: int) -> Any:
     """The laptop preset with the sizes of this benchmark."""
-    from mupo_ray.config_io import load_config
+    from mupo_ray.settings.load import load_config
 
     method, sharing = OURS[label]
     choice = [CONFIGS / "grpo.yaml"] if method == "grpo" else []
@@ -307,7 +307,7 @@ def demo_model(base: Path, folder: Path) -> Path:
 def endless_model(base: Path, folder: Path) -> Path:
     """A random model that ends on the image token, which neither side samples."""
     del base
-    from mupo_ray.data.tiny_model import IMAGE_TOKEN, build_model, build_processor
+    from mupo_ray.demo.tiny_model import IMAGE_TOKEN, build_model, build_processor
 
     model, processor = build_model(SEED), build_processor()
     end = model.config.image_token_id
@@ -343,7 +343,7 @@ def main() -> None:
         (folder / f"{args.turn}.json").write_text(json.dumps(record))
         return
 
-    from mupo_ray.data.demo import prepare_demo
+    from mupo_ray.demo.demo import prepare_demo
 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:NUM_CORES])
     prepare_demo(base)

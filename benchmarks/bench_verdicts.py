@@ -18,7 +18,7 @@ import random
 import time
 from pathlib import Path
 
-from mupo_ray.rewards.grader import Grader
+from mupo_ray.rewards.algebra_pool import Grader
 from mupo_ray.rewards.judge import judge_many
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from mupo_ray.config_io import load_config
 from mupo_ray.errors import MupoError
+from mupo_ray.settings.load import load_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,8 +68,8 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
 
     with _preparing(folder):
         # Meanwhile, on another core.
-        from mupo_ray.evaluation.report import comparison_table, write_report
         from mupo_ray.observability.follow import following, set_up_logging
+        from mupo_ray.report.run_page import comparison_table, write_report
         from mupo_ray.train.launch import connect, run_training
         from mupo_ray.train.session import open_session
 
@@ -120,7 +120,7 @@ def _preparing(folder: Path) -> Iterator[None]:
 
 def _figures(folders: dict[str, Path]) -> dict[str, dict[str, object]]:
     """The summary's figures: the base model's, then each run's at its end."""
-    from mupo_ray.evaluation.report import summarise_run
+    from mupo_ray.report.run_page import summarise_run
 
     found = {name: summarise_run(path) for name, path in folders.items()}
     base = next(iter(found.values())).base

@@ -14,14 +14,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mupo_ray.config_io import add_config_arguments, load_config, load_resolved
 from mupo_ray.errors import MupoError
 from mupo_ray.evaluation.results import SamplingSettings
 from mupo_ray.observability.follow import set_up_logging
+from mupo_ray.settings.load import add_config_arguments, load_config, load_resolved
 
 if TYPE_CHECKING:
     from mupo_ray.config import Config
-    from mupo_ray.evaluation.run import Contestant
+    from mupo_ray.evaluation.evaluation import Contestant
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,10 +42,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _evaluate(args: argparse.Namespace) -> str:
     """Everything from the arguments to the files; returns the table for the terminal."""
-    from mupo_ray.evaluation.report_eval import write_eval_report
+    from mupo_ray.evaluation.evaluation import evaluate_sets
     from mupo_ray.evaluation.results_table import results_table
-    from mupo_ray.evaluation.run import evaluate_sets
     from mupo_ray.evaluation.sets import parse_sets
+    from mupo_ray.report.eval_page import write_eval_report
 
     specs = parse_sets(args.set)
     config, contestant = _contestant(args)
@@ -72,7 +72,7 @@ def _evaluate(args: argparse.Namespace) -> str:
 
 def _contestant(args: argparse.Namespace) -> tuple[Config, Contestant]:
     from mupo_ray.evaluation import contestants
-    from mupo_ray.rollout.chat_client import ChatServer
+    from mupo_ray.rollout.openai_client import ChatServer
     from mupo_ray.train.launch import connect
 
     if args.address:

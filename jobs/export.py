@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--step", type=int, help="checkpoint after this many steps; else newest")
     args = parser.parse_args(argv)
     try:
-        from mupo_ray.train.export import export_checkpoint
+        from mupo_ray.runs.export import export_checkpoint
 
         print(f"exported to {export_checkpoint(args.source, args.out, step=args.step)}")
     except MupoError as err:

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 from mupo_ray.errors import MupoError
+from mupo_ray.rewards.algebra_pool import Grader
 from mupo_ray.rewards.grade_file import grade_file
-from mupo_ray.rewards.grader import Grader
 
 
 def main(argv: list[str] | None = None) -> int:

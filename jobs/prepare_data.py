@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from mupo_ray.data.column_maps import MAPPINGS
-from mupo_ray.data.prepare import PrepareConfig, prepare
 from mupo_ray.errors import MupoError
+from mupo_ray.prepare.column_maps import MAPPINGS
+from mupo_ray.prepare.prepare import PrepareConfig, prepare
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
-from mupo_ray.data.demo import DemoConfig, prepare_demo
-from mupo_ray.data.warm_start import WarmStartConfig
+from mupo_ray.demo.demo import DemoConfig, prepare_demo
+from mupo_ray.demo.warm_start import WarmStartConfig
 
 
 def main() -> None:

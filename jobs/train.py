@@ -9,11 +9,11 @@ import argparse
 import sys
 from pathlib import Path
 
-from mupo_ray.config_io import parse_cli
 from mupo_ray.errors import MupoError
-from mupo_ray.explain import explain
 from mupo_ray.observability.follow import following, set_up_logging
-from mupo_ray.sync.cluster import describe_cluster
+from mupo_ray.placement.cluster import describe_cluster
+from mupo_ray.placement.explain import explain
+from mupo_ray.settings.load import parse_cli
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
         set_up_logging()
         connect(config)
         if args.explain:
-            from mupo_ray.sync.placement import live_cluster
+            from mupo_ray.placement.plan import live_cluster
 
             print(explain(config, live_cluster()))
             return 0
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _summarise(name: str, run_dir: Path) -> None:
     """The run's figures here, and its page of plots in its folder."""
-    from mupo_ray.evaluation.report import comparison_table, write_report
+    from mupo_ray.report.run_page import comparison_table, write_report
     from mupo_ray.train.entry import early_stop
 
     page = write_report({name: run_dir}, run_dir / "report.html", title=name)

@@ -12,13 +12,13 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from mupo_ray.config_rewards import (
+from mupo_ray.settings.rewards import (
     ExtraRewardConfig,
     ModelJudgeConfig,
     OverlongConfig,
     RewardConfig,
 )
-from mupo_ray.config_sections import (
+from mupo_ray.settings.sections import (
     CheckpointConfig,
     CollapseConfig,
     CosineAnnealing,

@@ -64,7 +64,7 @@ def ray_local() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of the tiny Qwen2.5-VL with random weights of seed 0, tied."""
-    from mupo_ray.data.tiny_model import build_tiny_model
+    from mupo_ray.demo.tiny_model import build_tiny_model
 
     return build_tiny_model(tmp_path_factory.mktemp("models") / "tied", 0)
 
@@ -72,7 +72,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def puzzles(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Picture puzzles as parquet: 40 rows to train on, 4 to evaluate on."""
-    from mupo_ray.data.puzzle_files import write_puzzles
+    from mupo_ray.demo.puzzle_files import write_puzzles
 
     return write_puzzles(tmp_path_factory.mktemp("puzzles"), 0, {"train": 40, "eval": 4})
 
@@ -84,7 +84,7 @@ def make_config(
     """Settings of a small run: `make_config("name", "section.field=value", ...)`."""
     import yaml
 
-    from mupo_ray.config_io import load_config
+    from mupo_ray.settings.load import load_config
 
     folder = tmp_path_factory.mktemp("runs")
     base = {
@@ -124,8 +124,8 @@ def make_config(
 @pytest.fixture(scope="session")
 def services(ray_local: None, make_config: MakeConfig) -> Iterator[Services]:
     """One engine and one embedder for `tiny_model`, started once for all tests."""
+    from mupo_ray.placement.plan import wait_for_plan
     from mupo_ray.rollout.services import services_of
-    from mupo_ray.sync.placement import wait_for_plan
 
     config = make_config("services")
     with services_of(config, wait_for_plan(config)) as running:

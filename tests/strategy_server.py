@@ -15,7 +15,7 @@ import numpy as np
 
 import mupo_ray.serving
 from mupo_ray.rewards.extract import extract_answer
-from mupo_ray.serving.strategies import group_and_vote
+from mupo_ray.serving.vote import group_and_vote
 
 PAGE = Path(mupo_ray.serving.__file__).parent / "page"
 TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}

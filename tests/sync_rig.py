@@ -20,7 +20,7 @@ from mupo_ray.data.stream import load_prompts
 from mupo_ray.rollout.engine import EngineSettings, VllmEngine
 from mupo_ray.rollout.pool import EnginePool, SamplingPlan
 from mupo_ray.sync.broadcast import ObjectStoreChannel, SyncStats, WeightPublisher
-from mupo_ray.sync.source import iter_parameters, saved_names
+from mupo_ray.train.weights import iter_parameters, saved_names
 from mupo_ray.types import Prompt, Response
 
 Weights = Sequence[tuple[str, torch.Tensor]]

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from mupo_ray.data.encode import EncodedPrompt
-from mupo_ray.data.tiny_model import build_config
+from mupo_ray.demo.tiny_model import build_config
 from mupo_ray.train.batch import TrainItem
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mupo_ray.config_text import base_yaml
+from mupo_ray.settings.text import base_yaml
 
 if __name__ == "__main__":
     path = Path(__file__).resolve().parents[1] / "configs" / "base.yaml"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mupo_ray.data.render import load_images, load_template, make_prompt, user_content
 
 if TYPE_CHECKING:
-    from mupo_ray.data.schema import Row
+    from mupo_ray.data.table import Row
     from mupo_ray.types import Prompt, RgbImage
 
 

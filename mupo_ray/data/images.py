@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from mupo_ray.data.schema import DropReason, ImageRef, RowError
+from mupo_ray.data.table import DropReason, ImageRef, RowError
 from mupo_ray.types import RgbImage
 
 if TYPE_CHECKING:

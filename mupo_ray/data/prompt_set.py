@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 
 from mupo_ray.data.render import PromptRenderer, RenderPlan
-from mupo_ray.data.schema import Row, RowError
+from mupo_ray.data.table import Row, RowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from mupo_ray.data.chat import ChatRenderer
-    from mupo_ray.data.schema import PromptTable
+    from mupo_ray.data.table import PromptTable
     from mupo_ray.types import Prompt
 
 # Rows below which starting tasks takes longer than it saves.

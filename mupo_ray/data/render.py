@@ -28,7 +28,7 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from mupo_ray.data.images import check_aspect_ratio, load_image
-from mupo_ray.data.schema import DropReason, Row, RowError, prompt_id
+from mupo_ray.data.table import DropReason, Row, RowError, prompt_id
 from mupo_ray.errors import DataError
 from mupo_ray.rewards.extract import opens_think
 from mupo_ray.types import Prompt, RgbImage

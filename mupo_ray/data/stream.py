@@ -34,7 +34,7 @@ import ray
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.data.ray_rows import rows_in_order
 from mupo_ray.data.render import PromptRenderer, RenderPlan
-from mupo_ray.data.schema import PromptTable, RowError, open_table
+from mupo_ray.data.table import PromptTable, RowError, open_table
 from mupo_ray.errors import DataError
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from mupo_ray.rewards.notation import read_number
-from mupo_ray.rewards.spelling import key, normalise
-from mupo_ray.rewards.words import read_choice
+from mupo_ray.rewards.equality.notation import read_number
+from mupo_ray.rewards.equality.spelling import key, normalise
+from mupo_ray.rewards.equality.words import read_choice
 
 if TYPE_CHECKING:
     from mupo_ray.evaluation.samples import EvaluatedProblem

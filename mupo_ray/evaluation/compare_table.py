@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from mupo_ray.evaluation.summary import aligned
+from mupo_ray.runs.summary import aligned
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -6,16 +6,16 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mupo_ray.config_io import RUN_FILE
 from mupo_ray.data.chat import ChatRenderer
+from mupo_ray.data.fingerprint import fingerprint_of_model
 from mupo_ray.errors import ConfigError
-from mupo_ray.evaluation.content import fingerprint_of_model
-from mupo_ray.evaluation.run import Contestant
+from mupo_ray.evaluation.evaluation import Contestant
 from mupo_ray.evaluation.samplers import EngineSampler, services_for
-from mupo_ray.rewards.verifier import Verifier
-from mupo_ray.rollout.chat_client import ChatClient, ChatServer
+from mupo_ray.placement.plan import Role
+from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
-from mupo_ray.sync.placement import Role
+from mupo_ray.rollout.openai_client import ChatClient, ChatServer
+from mupo_ray.settings.load import RUN_FILE
 from mupo_ray.train.entry import make_renderer
 
 if TYPE_CHECKING:
@@ -41,8 +41,8 @@ def find_model(source: str) -> tuple[str, Path | None]:
     if not folder.is_dir():
         return source, None
     if not (folder / "config.json").is_file():
+        from mupo_ray.runs.export import find_checkpoint
         from mupo_ray.train.checkpoint import HF_FOLDER
-        from mupo_ray.train.export import find_checkpoint
 
         folder = find_checkpoint(folder)[0] / HF_FOLDER
     run = folder.absolute().parent.parent

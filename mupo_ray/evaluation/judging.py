@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mupo_ray.evaluation.store import ResponseStore
-    from mupo_ray.rewards.verifier import Verifier
+    from mupo_ray.rewards.verdicts import Verifier
     from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.types import Prompt, SampledResponse, Verdict
 

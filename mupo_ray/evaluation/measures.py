@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mupo_ray.core.intervals import score_interval
-from mupo_ray.data.puzzles import Strategy
+from mupo_ray.demo.puzzles import Strategy
+from mupo_ray.demo.shapes import FIRST_SAMPLES, is_puzzle, strategy_values
 from mupo_ray.evaluation.results import (
     Estimate,
     Estimates,
@@ -29,7 +30,6 @@ from mupo_ray.evaluation.results import (
     SetResults,
     StrategyResults,
 )
-from mupo_ray.evaluation.strategies import FIRST_SAMPLES, is_puzzle, strategy_values
 from mupo_ray.evaluation.values import (
     PLAIN_MEASURES,
     Floats,

@@ -13,11 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mupo_ray.data.columns import as_text
 from mupo_ray.data.render import PLACEHOLDER
-from mupo_ray.data.schema import RowError
-from mupo_ray.data.sources import open_source
-from mupo_ray.rewards.verifier import OPTIONS_COLUMN
+from mupo_ray.data.table import RowError
+from mupo_ray.prepare.columns import as_text
+from mupo_ray.prepare.sources import open_source
+from mupo_ray.rewards.verdicts import OPTIONS_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

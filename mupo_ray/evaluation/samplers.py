@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Protocol
 import ray
 
 from mupo_ray.errors import RolloutError, WeightSyncError, cause_of
+from mupo_ray.placement.plan import Role, wait_for_plan
 from mupo_ray.rollout.pool import EnginePool, placeholder_ids
 from mupo_ray.rollout.services import Services, start_services, stop_services
-from mupo_ray.sync.placement import Role, wait_for_plan
 from mupo_ray.types import SampledResponse
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
     [NAME[:MAPPING]=]SOURCE --parse_set--> SetSpec --open_set--> EvalSource: table, fingerprint
                                                        |
                     Parquet of our layout: as it is    |    anything else: prepared below the
-                                                       |    evaluation's folder, data/prepare.py
+                                                       |    evaluation's folder, prepare/prepare.py
 
 So a set is read by one way, the way of training, whatever it came as.
 """
@@ -18,17 +18,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
-from mupo_ray.data.column_maps import MAPPINGS
-from mupo_ray.data.prepare import PrepareConfig, prepare
-from mupo_ray.data.schema import open_table
-from mupo_ray.data.source_files import FileKind, SourceFiles, find_source_files
+from mupo_ray.data.fingerprint import fingerprint_of
+from mupo_ray.data.table import open_table
 from mupo_ray.errors import ConfigError, DataError
-from mupo_ray.evaluation.content import fingerprint_of
+from mupo_ray.prepare.column_maps import MAPPINGS
+from mupo_ray.prepare.prepare import PrepareConfig, prepare
+from mupo_ray.prepare.source_files import FileKind, SourceFiles, find_source_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mupo_ray.data.schema import PromptTable
+    from mupo_ray.data.table import PromptTable
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mupo_ray.rewards.grader import Grader, Outcome
+from mupo_ray.rewards.algebra_pool import Grader, Outcome
 from mupo_ray.types import Reason
 
 _OUTCOMES = {

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from mupo_ray.errors import DataError
-from mupo_ray.rewards.choices import check_options
+from mupo_ray.rewards.algebra_pool import Grader
+from mupo_ray.rewards.equality.choices import check_options
 from mupo_ray.rewards.extract import opens_think
-from mupo_ray.rewards.grader import Grader
 from mupo_ray.rewards.judge import judge_many
 from mupo_ray.types import Reason, Verdict
 

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 from mupo_ray.rewards import extract
 from mupo_ray.rewards.algebra import NeedsAlgebraError, algebra_within, no_algebra
-from mupo_ray.rewards.choices import Options, normalise_options
-from mupo_ray.rewards.grader import Grader, default_grader
-from mupo_ray.rewards.spelling import normalise
-from mupo_ray.rewards.verify import compare
+from mupo_ray.rewards.algebra_pool import Grader, default_grader
+from mupo_ray.rewards.equality.choices import Options, normalise_options
+from mupo_ray.rewards.equality.compare import compare
+from mupo_ray.rewards.equality.spelling import normalise
 from mupo_ray.types import Reason, Verdict
 
 _BOX = "\\boxed{"

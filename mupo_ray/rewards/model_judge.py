@@ -21,9 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from mupo_ray.rewards.spelling import normalise
-from mupo_ray.rewards.verify import MAX_CHARS
-from mupo_ray.rewards.words import is_open_answer
+from mupo_ray.rewards.equality.compare import MAX_CHARS
+from mupo_ray.rewards.equality.spelling import normalise
+from mupo_ray.rewards.equality.words import is_open_answer
 from mupo_ray.types import Reason, Verdict
 
 if TYPE_CHECKING:

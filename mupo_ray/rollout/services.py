@@ -19,18 +19,18 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 
-from mupo_ray.config_io import resolve_paths
 from mupo_ray.errors import MupoError, PlacementError, RolloutError, cause_of
+from mupo_ray.placement.plan import Role, actor_options, transport_of
 from mupo_ray.rollout.embedder import TextEmbedder
 from mupo_ray.rollout.engine import EngineSettings, VllmEngine
+from mupo_ray.settings.load import resolve_paths
 from mupo_ray.sync.broadcast import WeightPublisher
-from mupo_ray.sync.placement import Role, actor_options, transport_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from mupo_ray.config import Config
-    from mupo_ray.sync.placement import Card, PlacementPlan
+    from mupo_ray.placement.plan import Card, PlacementPlan
 
 logger = logging.getLogger(__name__)
 

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 from pydantic import Field, PositiveInt, ValidationError
 
-from mupo_ray.config_sections import Section
 from mupo_ray.errors import ConfigError
 from mupo_ray.rewards.extract import extract_answer, reasoning_span
 from mupo_ray.serving.chat import RenderedChat, Turn
 from mupo_ray.serving.faults import RefusedError
 from mupo_ray.serving.sampling import SampleOptions
-from mupo_ray.serving.strategies import StrategiesResult, group_and_vote
+from mupo_ray.serving.vote import StrategiesResult, group_and_vote
+from mupo_ray.settings.sections import Section
 
 if TYPE_CHECKING:
     from mupo_ray.serving.openai_engine import OpenAiEngine

@@ -20,8 +20,6 @@ from ray import serve
 from ray.serve import Application
 
 from mupo_ray.config import Config
-from mupo_ray.config_io import load_resolved, resolve_paths
-from mupo_ray.config_sections import EmbedderConfig
 from mupo_ray.data.render import PromptRenderer, load_template
 from mupo_ray.errors import MupoError
 from mupo_ray.rollout.embedder import TextEmbedder
@@ -31,6 +29,8 @@ from mupo_ray.serving.arguments import Policy, ServingArgs
 from mupo_ray.serving.gate import VersionGate
 from mupo_ray.serving.http import build_http_app
 from mupo_ray.serving.weights import PolicySource, check_alike, find_policy, swap
+from mupo_ray.settings.load import load_resolved, resolve_paths
+from mupo_ray.settings.sections import EmbedderConfig
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from mupo_ray.config_sections import EmbedderConfig, Section
+from mupo_ray.settings.sections import EmbedderConfig, Section
 
 
 class EngineOptions(Section):

@@ -21,7 +21,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from yarl import URL
 
 from mupo_ray.data.images import check_aspect_ratio, decode_image
-from mupo_ray.data.schema import RowError
+from mupo_ray.data.table import RowError
 from mupo_ray.serving.faults import RefusedError
 
 if TYPE_CHECKING:

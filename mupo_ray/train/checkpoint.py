@@ -27,7 +27,7 @@ import torch.distributed as dist
 from transformers import AutoProcessor
 
 from mupo_ray.errors import CheckpointError
-from mupo_ray.sync.source import iter_parameters
+from mupo_ray.train.weights import iter_parameters
 
 if TYPE_CHECKING:
     from mupo_ray.train.policy import DeepSpeedPolicy

@@ -17,9 +17,10 @@ import ray.train
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from mupo_ray import errors
-from mupo_ray.config_io import differences, leaves, load_resolved, resolve_paths, save_resolved
-from mupo_ray.data.schema import open_table
+from mupo_ray.data.table import open_table
 from mupo_ray.errors import CheckpointError, MupoError, TrainingError
+from mupo_ray.placement.connect import join_or_start
+from mupo_ray.placement.plan import live_cluster, render, wait_for_plan
 from mupo_ray.rewards.extra import load_extra_rewards
 from mupo_ray.rollout.services import (
     Switchboard,
@@ -27,8 +28,7 @@ from mupo_ray.rollout.services import (
     stop_services,
     wait_for_cards,
 )
-from mupo_ray.sync.connect import join_or_start
-from mupo_ray.sync.placement import live_cluster, render, wait_for_plan
+from mupo_ray.settings.load import differences, leaves, load_resolved, resolve_paths, save_resolved
 from mupo_ray.train.entry import (
     FAILURE_FILE,
     STOP_FILE,
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mupo_ray.config import Config
+    from mupo_ray.placement.plan import PlacementPlan
     from mupo_ray.rollout.services import Services
-    from mupo_ray.sync.placement import PlacementPlan
     from mupo_ray.train.session import Session
 
 logger = logging.getLogger(__name__)

@@ -20,19 +20,19 @@ import ray.train
 from ray.exceptions import RayActorError
 
 from mupo_ray.errors import DataError, MupoError, TrainingError, WeightSyncError
-from mupo_ray.evaluation.evaluate import eval_metrics, evaluate
+from mupo_ray.evaluation.during_training import eval_metrics, evaluate
 from mupo_ray.evaluation.samples import save_problems
-from mupo_ray.observability.records import cohort_rows, save_rows
-from mupo_ray.sync.source import iter_weights
+from mupo_ray.runs.ledger import LedgerEntry
+from mupo_ray.runs.records import cohort_rows, save_rows
 from mupo_ray.train import checkpoint
 from mupo_ray.train.batch import TrainItem
 from mupo_ray.train.clock import Clock
 from mupo_ray.train.collective import from_rank_zero, gather_objects
 from mupo_ray.train.entry import FAILURE_FILE, STOP_FILE
-from mupo_ray.train.ledger import LedgerEntry
 from mupo_ray.train.stages import embed_step, sample_step, score_step
 from mupo_ray.train.summary import join, metrics_of, record_step
 from mupo_ray.train.update import train_step
+from mupo_ray.train.weights import iter_weights
 from mupo_ray.train.worker import Worker
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ import ray
 
 from mupo_ray import errors
 from mupo_ray.errors import ConfigError, MupoError, TrainingError
+from mupo_ray.placement.plan import live_cluster, render, wait_for_plan
 from mupo_ray.rollout.services import fingerprint, wait_for_services
-from mupo_ray.sync.placement import live_cluster, render, wait_for_plan
 from mupo_ray.train.board import SessionBoard
 from mupo_ray.train.entry import train_runs
 from mupo_ray.train.launch import cause_of_failure, make_trainer, serving

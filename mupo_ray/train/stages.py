@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mupo_ray.config import Config, FilterConfig
     from mupo_ray.data.stream import PromptStream
     from mupo_ray.methods import Method
-    from mupo_ray.rewards.verifier import Verifier
+    from mupo_ray.rewards.verdicts import Verifier
     from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.rollout.pool import EnginePool
     from mupo_ray.train.clock import Clock

@@ -13,21 +13,21 @@ import ray.train
 
 from mupo_ray.config import Config
 from mupo_ray.data.encode import EncodedPrompt, PromptEncoder
-from mupo_ray.data.schema import open_table
 from mupo_ray.data.stream import PromptStream, load_prompts
+from mupo_ray.data.table import open_table
+from mupo_ray.evaluation.collapse import CollapseWatch
 from mupo_ray.methods import Method, make_method
 from mupo_ray.observability.tracker import Tracker, open_trackers, read_jsonl
-from mupo_ray.rewards.verifier import Verifier
+from mupo_ray.placement.plan import Card
+from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
 from mupo_ray.rollout.pool import EnginePool, placeholder_ids
 from mupo_ray.rollout.services import Services, wait_for_services
+from mupo_ray.runs.ledger import Ledger
 from mupo_ray.sync.broadcast import ObjectStoreChannel, WeightChannel
-from mupo_ray.sync.placement import Card
 from mupo_ray.train import checkpoint
-from mupo_ray.train.collapse import CollapseWatch
 from mupo_ray.train.collective import from_rank_zero
 from mupo_ray.train.entry import make_renderer
-from mupo_ray.train.ledger import Ledger
 from mupo_ray.train.policy import (
     DeepSpeedPolicy,
     LogprobModel,

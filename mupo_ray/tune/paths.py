@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from mupo_ray.config import Config
-from mupo_ray.config_faults import fields, section_types
-from mupo_ray.config_io import leaves
 from mupo_ray.errors import ConfigError
+from mupo_ray.settings.faults import fields, section_types
+from mupo_ray.settings.load import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
-from mupo_ray.evaluation.report_svg import MUTED, WIDE, render, series_colour
+from mupo_ray.report.svg import MUTED, WIDE, render, series_colour
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

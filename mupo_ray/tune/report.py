@@ -13,10 +13,10 @@ import optuna
 from optuna.distributions import FloatDistribution, IntDistribution
 from optuna.trial import TrialState
 
-from mupo_ray.evaluation.report_page import figure, page, save_page, table
+from mupo_ray.report.page import figure, page, save_page, table
 from mupo_ray.tune import plots
-from mupo_ray.tune.rows import Row, best_trials, rows_of, short_names, shown, start_up_share
 from mupo_ray.tune.spec import Choices, IntRange
+from mupo_ray.tune.trials import Row, best_trials, rows_of, short_names, shown, start_up_share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

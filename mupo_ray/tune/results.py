@@ -6,12 +6,12 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from mupo_ray.config_io import load_config, load_resolved
-from mupo_ray.config_text import to_yaml
-from mupo_ray.evaluation.report import write_report
 from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.report.run_page import write_report
+from mupo_ray.settings.load import load_config, load_resolved
+from mupo_ray.settings.text import to_yaml
 from mupo_ray.tune.report import write_sweep_report
-from mupo_ray.tune.rows import best_trials, shown
+from mupo_ray.tune.trials import best_trials, shown
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from mupo_ray.config_sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
+from mupo_ray.settings.sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
 
 Scalar = bool | int | float | str | None
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ValidationError
 
-from mupo_ray.config_io import read_yaml
 from mupo_ray.errors import ConfigError
+from mupo_ray.settings.load import read_yaml
 from mupo_ray.tune.spec import (
     Choices,
     FloatRange,

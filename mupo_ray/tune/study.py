@@ -22,8 +22,8 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import TrialState
 
-from mupo_ray.config_io import differences, leaves
 from mupo_ray.errors import SweepError
+from mupo_ray.settings.load import differences, leaves
 from mupo_ray.tune.held_file import HeldFile, is_held
 from mupo_ray.tune.objective import parse_objectives
 from mupo_ray.tune.paths import values_of

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from mupo_ray.tune.rows import Row, rows_of, short_names, start_up_share
+from mupo_ray.tune.trials import Row, rows_of, short_names, start_up_share
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,8 +21,8 @@ from mupo_ray.errors import (
     PlacementError,
     TrainingError,
 )
-from mupo_ray.sync.placement import live_cluster, plan
-from mupo_ray.sync.turn import Turn
+from mupo_ray.placement.plan import live_cluster, plan
+from mupo_ray.placement.turn import Turn
 from mupo_ray.train.launch import cause_of_failure, check_inputs, run_training
 from mupo_ray.train.session import open_session
 

@@ -8,7 +8,7 @@ import pytest
 from eval_folders import write_data, write_evaluation, write_run
 from page_checks import CONTRAST, DESKTOP, PHONE, REFUSED
 
-from mupo_ray.evaluation.report import write_report
+from mupo_ray.report.run_page import write_report
 
 HOSTILE = '<img src="http://127.0.0.1:9/x.png" onerror="document.title=1"><script>leak()</script>'
 

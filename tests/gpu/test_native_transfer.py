@@ -19,7 +19,7 @@ from mupo_ray.data.stream import load_prompts
 from mupo_ray.rollout.engine import VllmEngine
 from mupo_ray.rollout.pool import EnginePool, SamplingPlan
 from mupo_ray.sync.native import NativeChannel
-from mupo_ray.sync.source import iter_parameters, saved_names
+from mupo_ray.train.weights import iter_parameters, saved_names
 
 pytestmark = [
     pytest.mark.gpu,

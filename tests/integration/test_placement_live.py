@@ -12,9 +12,9 @@ SCRIPT = """
 import logging, os, threading, time
 import ray
 from ray.util import placement_group_table
-from mupo_ray.config_io import load_config
+from mupo_ray.settings.load import load_config
 from mupo_ray.errors import PlacementError
-from mupo_ray.sync.placement import Card, Role, actor_options, live_cluster, plan, wait_for_plan
+from mupo_ray.placement.plan import Card, Role, actor_options, live_cluster, plan, wait_for_plan
 
 def config(*overrides):
     return load_config([], ["run.device=cuda", "placement.check_memory=false", *overrides])

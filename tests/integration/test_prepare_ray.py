@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mupo_ray.data import sources
-from mupo_ray.data.prepare import PrepareConfig, prepare
-from mupo_ray.data.prepare_parts import workers_for
 from mupo_ray.errors import DataError
+from mupo_ray.prepare import sources
+from mupo_ray.prepare.parts import workers_for
+from mupo_ray.prepare.prepare import PrepareConfig, prepare
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 
@@ -79,7 +79,7 @@ def test_a_source_that_vanishes_ends_in_one_line(tmp_path, monkeypatch) -> None:
         source.unlink()
         return found
 
-    monkeypatch.setattr("mupo_ray.data.prepare.open_source", open_and_lose)
+    monkeypatch.setattr("mupo_ray.prepare.prepare.open_source", open_and_lose)
     with pytest.raises(DataError, match=r"cannot read .*rows\.jsonl") as caught:
         prepare(PrepareConfig(source=str(source), out=tmp_path / "out", workers=2, timeout_s=180))
     assert "\n" not in str(caught.value)

@@ -29,9 +29,9 @@ from mupo_ray.errors import CheckpointError, ConfigError, EmbeddingError, Traini
 from mupo_ray.observability.tracker import read_jsonl
 from mupo_ray.rollout.embedder import TextEmbedder
 from mupo_ray.rollout.services import Services
+from mupo_ray.runs.ledger import LedgerEntry, read_ledger
 from mupo_ray.train.entry import early_stop
 from mupo_ray.train.launch import run_training
-from mupo_ray.train.ledger import LedgerEntry, read_ledger
 from mupo_ray.train.session import Session, open_session
 
 MakeConfig = Callable[..., Config]

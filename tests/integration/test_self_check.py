@@ -12,8 +12,8 @@ import torch
 import torch.distributed as dist
 
 from mupo_ray.config import Config
-from mupo_ray.config_io import load_config
 from mupo_ray.errors import ConfigError
+from mupo_ray.settings.load import load_config
 from mupo_ray.train import prefix
 from mupo_ray.train.batch import Sharing
 from mupo_ray.train.policy import DeepSpeedPolicy, init_distributed

@@ -18,9 +18,9 @@ from PIL import Image
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.data.ray_rows import Paced
 from mupo_ray.data.render import PromptRenderer
-from mupo_ray.data.schema import PromptTable, open_table
 from mupo_ray.data.stream import PromptOrder, PromptStream, load_prompts
-from mupo_ray.data.tiny_model import build_processor
+from mupo_ray.data.table import PromptTable, open_table
+from mupo_ray.demo.tiny_model import build_processor
 from mupo_ray.errors import DataError
 
 pytestmark = pytest.mark.usefixtures("ray_local")

@@ -11,9 +11,9 @@ from cheap_trials import PASS_4, Silence
 from optuna.trial import FrozenTrial
 
 from mupo_ray.config import Config
-from mupo_ray.config_io import load_config
 from mupo_ray.errors import PlacementError
 from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.settings.load import load_config
 from mupo_ray.train.entry import early_stop
 from mupo_ray.train.launch import run_training
 from mupo_ray.train.session import Session

@@ -22,7 +22,7 @@ from ray import cloudpickle
 from ray.exceptions import RayTaskError
 from sync_rig import START_LIMIT_S, Rig, Weights, engine_of, prompts_of
 
-from mupo_ray.data.tiny_model import build_tiny_model
+from mupo_ray.demo.tiny_model import build_tiny_model
 from mupo_ray.errors import RolloutError, StaleEngineError, WeightSyncError
 from mupo_ray.rollout.engine import SampleRequest, VllmEngine
 from mupo_ray.rollout.pool import EnginePool

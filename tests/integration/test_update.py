@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file
 from tiny_models import build_qwen3
 
-from mupo_ray.data.tiny_model import build_tiny_model
+from mupo_ray.demo.tiny_model import build_tiny_model
 from mupo_ray.errors import CheckpointError
 from mupo_ray.train import checkpoint
 

@@ -20,12 +20,12 @@ from mupo_ray.config import Config
 from mupo_ray.core.loss import entropy as entropy_of
 from mupo_ray.core.loss import token_logprobs
 from mupo_ray.errors import CheckpointError, TrainingError
-from mupo_ray.sync.source import iter_weights
 from mupo_ray.train import checkpoint
 from mupo_ray.train.batch import TrainItem, micro_batches
 from mupo_ray.train.checkpoint import RunState
 from mupo_ray.train.policy import DeepSpeedPolicy, init_distributed, make_reference
 from mupo_ray.train.update import by_response, logprobs, plan_updates, train_step
+from mupo_ray.train.weights import iter_weights
 
 BIG = 4096
 LORA = {"lora": {"rank": 4, "alpha": 8, "targets": ("q_proj", "v_proj", "down_proj")}}

@@ -10,7 +10,7 @@ import openai
 import pytest
 from serving_app import KEY, MAX_LEN, App, running_app
 
-from mupo_ray.data.tiny_model import build_tiny_model
+from mupo_ray.demo.tiny_model import build_tiny_model
 
 _LIMIT_S = 900
 

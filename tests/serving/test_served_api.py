@@ -146,10 +146,10 @@ def test_the_client_of_the_docs(app: App, puzzles: dict[str, Path]) -> None:
 
 
 def test_strategies_are_those_of_the_training_code(http: httpx.Client) -> None:
-    from mupo_ray.config_sections import EmbedderConfig
     from mupo_ray.core.grouping import partition
     from mupo_ray.rewards.extract import reasoning_span
     from mupo_ray.rollout.embedder import TextEmbedder
+    from mupo_ray.settings.sections import EmbedderConfig
 
     fields = {"messages": ask(url=data_url()), "n": 8, "k": 2, "max_tokens": 16, "seed": 11}
     found = http.post("/v1/strategies", json=fields).json()

@@ -16,7 +16,7 @@ import pytest
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.data.chat import ChatRenderer
 from mupo_ray.errors import DataError, RolloutError
-from mupo_ray.rollout.chat_client import ChatClient, ChatServer
+from mupo_ray.rollout.openai_client import ChatClient, ChatServer
 from mupo_ray.rollout.pool import SamplingPlan
 from mupo_ray.types import Prompt, RgbImage, SampledResponse
 

@@ -7,18 +7,18 @@ import datetime
 
 import pytest
 
-from mupo_ray.data.column_maps import MAPPINGS
-from mupo_ray.data.columns import (
+from mupo_ray.data.table import DropReason, ImageRef, RowError
+from mupo_ray.errors import DataError
+from mupo_ray.prepare.column_maps import MAPPINGS
+from mupo_ray.prepare.columns import (
     MappedRow,
     as_text,
     map_row,
     passed_columns,
     resolve_columns,
 )
-from mupo_ray.data.options import parse_options, shows_options
-from mupo_ray.data.schema import DropReason, ImageRef, RowError
-from mupo_ray.data.source_text import loads
-from mupo_ray.errors import DataError
+from mupo_ray.prepare.options import parse_options, shows_options
+from mupo_ray.prepare.source_text import loads
 
 GIF = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7")
 LONG = base64.b64encode(GIF + bytes(20)).decode()

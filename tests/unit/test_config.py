@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from mupo_ray.config import Config, ExponentialAnnealing, GrpoConfig, MupoConfig
-from mupo_ray.config_faults import fields
-from mupo_ray.config_io import load_config, load_resolved, parse_cli, save_resolved
-from mupo_ray.config_text import base_yaml, to_yaml
 from mupo_ray.errors import ConfigError
+from mupo_ray.settings.faults import fields
+from mupo_ray.settings.load import load_config, load_resolved, parse_cli, save_resolved
+from mupo_ray.settings.text import base_yaml, to_yaml
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 RAISING = ["collapse.action=raise_diversity_weight"]

@@ -11,17 +11,17 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image, ImageDraw, ImageFont
 
-from mupo_ray.data.contamination import (
+from mupo_ray.data.images import decode_image
+from mupo_ray.prepare.contamination import (
     ContaminationIndex,
     EvalRow,
     Evidence,
     Fingerprint,
     fingerprint,
 )
-from mupo_ray.data.images import decode_image
-from mupo_ray.data.picture_hash import PictureIndex, hash_picture
-from mupo_ray.data.prepare import PrepareConfig, prepare
-from mupo_ray.data.question_overlap import QuestionIndex, words_of
+from mupo_ray.prepare.picture_hash import PictureIndex, hash_picture
+from mupo_ray.prepare.prepare import PrepareConfig, prepare
+from mupo_ray.prepare.question_overlap import QuestionIndex, words_of
 
 LONG = (
     "As shown in the figure, in triangle ABC the side AB is 6, the side BC is 8 and the angle at B "

@@ -16,11 +16,11 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from mupo_ray.data.column_maps import MAPPINGS
 from mupo_ray.data.images import load_image
-from mupo_ray.data.prepare import PrepareConfig, prepare
-from mupo_ray.data.prepare_report import PrepareReport
-from mupo_ray.data.schema import DropReason, open_table
+from mupo_ray.data.table import DropReason, open_table
+from mupo_ray.prepare.column_maps import MAPPINGS
+from mupo_ray.prepare.prepare import PrepareConfig, prepare
+from mupo_ray.prepare.report import PrepareReport
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "data.md").read_text(encoding="utf-8")

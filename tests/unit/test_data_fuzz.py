@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mupo_ray.data.columns import passed_columns, resolve_columns
 from mupo_ray.data.images import decode_image, image_extension
-from mupo_ray.data.prepare_rows import PartResult, RowPlan, RowPreparer
-from mupo_ray.data.schema import DropReason, RowError
-from mupo_ray.data.sources import open_source
+from mupo_ray.data.table import DropReason, RowError
 from mupo_ray.errors import DataError
+from mupo_ray.prepare.columns import passed_columns, resolve_columns
+from mupo_ray.prepare.rows import PartResult, RowPlan, RowPreparer
+from mupo_ray.prepare.sources import open_source
 
 PICTURES = 6_000
 ROWS = 4_000

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from mupo_ray.data.tiny_model import build_tokenizer
+from mupo_ray.demo.tiny_model import build_tokenizer
 from mupo_ray.rollout.decoding import continuations
 
 

@@ -16,13 +16,13 @@ import pytest
 
 from mupo_ray.data.chat import ChatRenderer
 from mupo_ray.errors import CheckpointError, DataError, RolloutError
+from mupo_ray.evaluation.evaluation import Contestant, evaluate_sets
 from mupo_ray.evaluation.results import EvalResults, SamplingSettings, load_results
 from mupo_ray.evaluation.results_table import results_table
-from mupo_ray.evaluation.run import Contestant, evaluate_sets
 from mupo_ray.evaluation.samples import EvaluatedProblem, load_problems
 from mupo_ray.evaluation.sets import parse_set
-from mupo_ray.rewards.grader import Grader
-from mupo_ray.rewards.verifier import Verifier
+from mupo_ray.rewards.algebra_pool import Grader
+from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.testing.samplers import ScriptedSampler
 
 SAMPLING = SamplingSettings(num_samples=4, temperature=1.0, top_p=1.0, max_new_tokens=8, seed=0)

@@ -14,11 +14,11 @@ import pytest
 from PIL import Image
 
 from mupo_ray.data.chat import ChatRenderer
-from mupo_ray.data.column_maps import MAPPINGS
 from mupo_ray.data.prompt_set import Dropped, iter_prompts
 from mupo_ray.errors import ConfigError, DataError
 from mupo_ray.evaluation.sets import EvalSource, SetSpec, open_set, parse_set, parse_sets
-from mupo_ray.rewards.verifier import options_of
+from mupo_ray.prepare.column_maps import MAPPINGS
+from mupo_ray.rewards.verdicts import options_of
 from mupo_ray.types import Prompt
 
 PLAIN = ChatRenderer(template="{problem}", system_prompt=None)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from mupo_ray.data.fingerprint import fingerprint_of, fingerprint_of_model
 from mupo_ray.errors import CheckpointError
-from mupo_ray.evaluation.content import fingerprint_of, fingerprint_of_model
 from mupo_ray.evaluation.store import Kind, ResponseStore
 from mupo_ray.types import SampledResponse
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mupo_ray.config import Config
-from mupo_ray.evaluation.evaluate import evaluate
-from mupo_ray.rewards.grader import default_grader
-from mupo_ray.rewards.verifier import Verifier
+from mupo_ray.evaluation.during_training import evaluate
+from mupo_ray.rewards.algebra_pool import default_grader
+from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
 from mupo_ray.rollout.pool import EnginePool
 

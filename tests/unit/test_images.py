@@ -18,7 +18,7 @@ from mupo_ray.data.images import (
     load_image,
     read_image,
 )
-from mupo_ray.data.schema import DropReason, ImageRef, RowError
+from mupo_ray.data.table import DropReason, ImageRef, RowError
 from mupo_ray.types import RgbImage
 
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)

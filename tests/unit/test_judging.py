@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from mupo_ray.evaluation.judging import Asked, embed_problems, judge_problems
+from mupo_ray.rewards.algebra_pool import default_grader
 from mupo_ray.rewards.extra import ExtraReward
-from mupo_ray.rewards.grader import default_grader
-from mupo_ray.rewards.verifier import Verifier
+from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.types import FinishReason, Prompt, Response, RgbImage, SampledResponse
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mupo_ray.train.ledger import Ledger, LedgerEntry, read_ledger
+from mupo_ray.runs.ledger import Ledger, LedgerEntry, read_ledger
 
 
 def entry(step: int) -> LedgerEntry:

@@ -14,11 +14,11 @@ from transformers import (
 )
 
 from mupo_ray.config import LoraConfig
-from mupo_ray.config_io import load_config
 from mupo_ray.errors import ConfigError
-from mupo_ray.train import memory
+from mupo_ray.placement import memory
+from mupo_ray.placement.model_size import find_size, size_from_config
+from mupo_ray.settings.load import load_config
 from mupo_ray.train.adapter import add_adapter
-from mupo_ray.train.model_size import find_size, size_from_config
 
 GPU = ["run.device=cuda", "model.dtype=bfloat16", "rollout.num_engines=1"]
 QWEN_3B = "Qwen/Qwen2.5-VL-3B-Instruct"

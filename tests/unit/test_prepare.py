@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from mupo_ray.data.prepare import PrepareConfig, prepare
-from mupo_ray.data.prepare_report import PrepareReport
 from mupo_ray.data.render import PromptRenderer
-from mupo_ray.data.schema import open_table
-from mupo_ray.data.tiny_model import build_processor
+from mupo_ray.data.table import open_table
+from mupo_ray.demo.tiny_model import build_processor
 from mupo_ray.errors import DataError
-from mupo_ray.rewards.choices import check_options
+from mupo_ray.prepare.prepare import PrepareConfig, prepare
+from mupo_ray.prepare.report import PrepareReport
+from mupo_ray.rewards.equality.choices import check_options
 
 JOB = runpy.run_path(str(Path(__file__).parents[2] / "jobs" / "prepare_data.py"))
 
@@ -276,7 +276,7 @@ def test_what_fails_half_way_leaves_nothing_behind(folder, tmp_path, monkeypatch
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("mupo_ray.data.prepare._write", fail)
+    monkeypatch.setattr("mupo_ray.prepare.prepare._write", fail)
     with pytest.raises(KeyboardInterrupt):
         run(source, tmp_path / "out", overwrites=True)
     assert content(tmp_path / "out") == before

@@ -15,15 +15,15 @@ import torch
 from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from mupo_ray.data.demo import DemoConfig, prepare_demo
-from mupo_ray.data.puzzle_files import (
+from mupo_ray.demo.demo import DemoConfig, prepare_demo
+from mupo_ray.demo.puzzle_files import (
     HINTED_SCHEMA,
     PUZZLE_SCHEMA,
     puzzle_of_row,
     read_boards,
     write_puzzles,
 )
-from mupo_ray.data.puzzle_text import (
+from mupo_ray.demo.puzzle_text import (
     MAX_RESPONSE_TOKENS,
     choose_strategies,
     opening_words,
@@ -31,7 +31,7 @@ from mupo_ray.data.puzzle_text import (
     sample_response,
     write_response,
 )
-from mupo_ray.data.puzzles import (
+from mupo_ray.demo.puzzles import (
     CELLS,
     VALIDITY,
     Puzzle,
@@ -42,8 +42,8 @@ from mupo_ray.data.puzzles import (
     render,
     sample_puzzle,
 )
-from mupo_ray.data.text_packing import TextPacker
-from mupo_ray.data.tiny_model import (
+from mupo_ray.demo.text_packing import TextPacker
+from mupo_ray.demo.tiny_model import (
     CHAT_TEMPLATE,
     END_TOKEN,
     UNKNOWN_TOKEN,
@@ -51,7 +51,7 @@ from mupo_ray.data.tiny_model import (
     build_tiny_model,
     build_tokenizer,
 )
-from mupo_ray.data.warm_start import (
+from mupo_ray.demo.warm_start import (
     WarmStartConfig,
     draw_pictures,
     image_features,

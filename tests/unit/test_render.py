@@ -22,7 +22,7 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
 from mupo_ray.data.encode import PromptEncoder
 from mupo_ray.data.render import PromptRenderer, load_processor, num_image_tokens
-from mupo_ray.data.schema import DropReason, ImageRef, Row, RowError, prompt_id
+from mupo_ray.data.table import DropReason, ImageRef, Row, RowError, prompt_id
 from mupo_ray.errors import DataError
 
 SPECIAL = [

@@ -22,10 +22,10 @@ from PIL import Image
 
 from mupo_ray.data.stream import PromptOrder
 from mupo_ray.errors import CheckpointError, ConfigError
-from mupo_ray.evaluation.report import comparison_table, summarise_run, write_report
-from mupo_ray.evaluation.report_plots import smooth, window_of
 from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse, save_problems
-from mupo_ray.observability.records import save_rows
+from mupo_ray.report.plots import smooth, window_of
+from mupo_ray.report.run_page import comparison_table, summarise_run, write_report
+from mupo_ray.runs.records import save_rows
 
 HOSTILE = '<script>alert("1")</script> & <img src="http://example.org/x.png"> x < y $a_1$'
 JOB = runpy.run_path(str(Path(__file__).parents[2] / "jobs" / "report.py"))

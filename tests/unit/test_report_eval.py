@@ -18,13 +18,13 @@ from eval_folders import NUM_SAMPLES, sample, vectors, write_data, write_evaluat
 
 from mupo_ray.errors import DataError
 from mupo_ray.evaluation.measures import measure_evaluation
-from mupo_ray.evaluation.report_choice import choose
-from mupo_ray.evaluation.report_eval import Shares, write_eval_report
-from mupo_ray.evaluation.report_map import plane, reach, spread
-from mupo_ray.evaluation.report_problems import Grouping
-from mupo_ray.evaluation.report_responses import response_html
 from mupo_ray.evaluation.results import SamplingSettings, save_results
 from mupo_ray.evaluation.samples import EvaluatedProblem, load_problems, save_problems
+from mupo_ray.report.cards import Grouping
+from mupo_ray.report.choice import choose
+from mupo_ray.report.eval_page import Shares, write_eval_report
+from mupo_ray.report.maps import plane, reach, spread
+from mupo_ray.report.responses import response_html
 
 HOSTILE = (
     '<script>alert("1")</script> & </style><img src="http://example.org/x.png" onerror=x> $a_1$'

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from eval_problems import RIGHT, problem
 
-from mupo_ray.data.puzzle_text import write_response
-from mupo_ray.data.puzzles import PROMPT, Puzzle, Strategy
+from mupo_ray.demo.puzzle_text import write_response
+from mupo_ray.demo.puzzles import PROMPT, Puzzle, Strategy
 from mupo_ray.errors import DataError
 from mupo_ray.evaluation.measures import measure_evaluation
 from mupo_ray.evaluation.results import (

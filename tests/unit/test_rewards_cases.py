@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mupo_ray.rewards.grader import Grader
+from mupo_ray.rewards.algebra_pool import Grader
 from mupo_ray.rewards.judge import judge_many
 
 DATA = Path(__file__).parent / "data"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from mupo_ray.rewards.algebra_pool import Grader
 from mupo_ray.rewards.extract import opens_think
-from mupo_ray.rewards.grader import Grader
 from mupo_ray.rewards.judge import judge
 from mupo_ray.types import Reason
 

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mupo_ray.rewards.grader import Grader
+from mupo_ray.rewards.algebra_pool import Grader
 from mupo_ray.rewards.judge import judge
 from mupo_ray.types import Reason, Verdict
 

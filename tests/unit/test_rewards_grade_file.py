@@ -12,8 +12,8 @@ import pytest
 
 from mupo_ray.errors import DataError
 from mupo_ray.rewards import grade_file as module
+from mupo_ray.rewards.algebra_pool import default_grader
 from mupo_ray.rewards.grade_file import grade_file
-from mupo_ray.rewards.grader import default_grader
 
 ROOT = Path(__file__).resolve().parents[2]
 GOOD = {"response": "<think>a</think>\\boxed{5}", "gold": "5"}
@@ -136,7 +136,7 @@ _MEMORY = """
 import resource, sys
 from pathlib import Path
 from mupo_ray.rewards.grade_file import grade_file
-from mupo_ray.rewards.grader import Grader
+from mupo_ray.rewards.algebra_pool import Grader
 with Grader(num_workers=1) as grader:
     grade_file(Path(sys.argv[1]), Path(sys.argv[2]), grader=grader)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)

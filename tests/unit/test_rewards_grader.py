@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from mupo_ray.errors import RewardError
-from mupo_ray.rewards import grader as grader_module
-from mupo_ray.rewards.grader import Grade, Grader, Outcome, default_grader
+from mupo_ray.rewards import algebra_pool as grader_module
+from mupo_ray.rewards.algebra_pool import Grade, Grader, Outcome, default_grader
 from mupo_ray.rewards.judge import clean_gold, judge, judge_many
 from mupo_ray.types import Reason
 
@@ -185,7 +185,7 @@ def test_a_killed_worker_is_replaced_and_close_reaps_and_wakes() -> None:
 
 _PARENT = """
 import sys, threading, time
-from mupo_ray.rewards.grader import Grader
+from mupo_ray.rewards.algebra_pool import Grader
 pool = Grader(num_workers=1)
 assert pool.grade("2x", "x+x").outcome == "equal"
 threading.Thread(target=pool.grade, args=("9^{9^{9^{9}}}", "7", 600.0), daemon=True).start()

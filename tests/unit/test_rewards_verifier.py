@@ -15,10 +15,10 @@ from mupo_ray.config import Config, ExtraRewardConfig, RewardConfig
 from mupo_ray.errors import ConfigError, DataError, RewardError
 from mupo_ray.methods import make_method
 from mupo_ray.observability.metrics import check
+from mupo_ray.rewards.algebra_pool import default_grader
 from mupo_ray.rewards.extra import RewardContext, load_extra_rewards
 from mupo_ray.rewards.extract import opens_think
-from mupo_ray.rewards.grader import default_grader
-from mupo_ray.rewards.verifier import Verifier
+from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.train.stages import Embedded, SampledStep, judge_cohorts
 from mupo_ray.train.summary import metrics_of, record_step
 from mupo_ray.types import FinishReason, Prompt, Reason, Response

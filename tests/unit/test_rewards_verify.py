@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mupo_ray.rewards.algebra import NeedsAlgebraError, no_algebra
-from mupo_ray.rewards.choices import normalise_options
-from mupo_ray.rewards.spelling import normalise
-from mupo_ray.rewards.verify import MAX_CHARS, compare
+from mupo_ray.rewards.equality.choices import normalise_options
+from mupo_ray.rewards.equality.compare import MAX_CHARS, compare
+from mupo_ray.rewards.equality.spelling import normalise
 from mupo_ray.types import Reason
 
 _EQUAL = [

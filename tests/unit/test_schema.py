@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from mupo_ray.data.schema import DropReason, ImageRef, RowError, open_table, prompt_id
+from mupo_ray.data.table import DropReason, ImageRef, RowError, open_table, prompt_id
 from mupo_ray.errors import DataError
 
 IMAGES = pa.list_(pa.struct([("bytes", pa.binary()), ("path", pa.string())]))

@@ -9,7 +9,7 @@ import pytest
 
 from mupo_ray.config import MupoConfig, RewardConfig
 from mupo_ray.methods.mupo import Mupo
-from mupo_ray.serving.strategies import StrategiesResult, group_and_vote
+from mupo_ray.serving.vote import StrategiesResult, group_and_vote
 from mupo_ray.types import Cohort, FinishReason, Prompt, Reason, Response, Verdict
 
 # Unit rows; the cosine of two is the product of their coordinates.

@@ -12,7 +12,7 @@ import torch
 from tiny_models import build_qwen3, random_item
 from transformers import AutoModelForImageTextToText
 
-from mupo_ray.data.tiny_model import build_tiny_model
+from mupo_ray.demo.tiny_model import build_tiny_model
 from mupo_ray.train.batch import MicroBatch, Sharing, TrainItem, micro_batches
 from mupo_ray.train.policy import row_layout
 from mupo_ray.train.prefix import layout_of

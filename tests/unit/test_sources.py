@@ -14,10 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from mupo_ray.data import source_json
-from mupo_ray.data.schema import DropReason
-from mupo_ray.data.sources import PART_ROWS, RawRow, open_source
+from mupo_ray.data.table import DropReason
 from mupo_ray.errors import DataError
+from mupo_ray.prepare import source_json
+from mupo_ray.prepare.sources import PART_ROWS, RawRow, open_source
 
 
 def read(spec: str | Path, tmp_path: Path) -> list[RawRow]:

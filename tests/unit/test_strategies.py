@@ -7,11 +7,11 @@ import math
 import pytest
 from eval_problems import problem
 
-from mupo_ray.data.puzzle_text import write_response
-from mupo_ray.data.puzzles import PROMPT, Puzzle, Strategy
+from mupo_ray.demo.puzzle_text import write_response
+from mupo_ray.demo.puzzles import PROMPT, Puzzle, Strategy
+from mupo_ray.demo.shapes import strategy_values
 from mupo_ray.evaluation.measures import measure_evaluation
 from mupo_ray.evaluation.results import SamplingSettings
-from mupo_ray.evaluation.strategies import strategy_values
 
 # row 2 * 6 - 4 = 8, col 9 - 2 = 7, diag 15 - 1 - 5 = 9, pair 2 + 3 = 5.
 PUZZLE = Puzzle(board=(1, 2, 9, 3, 5, 2, 4, 6), truth=7)

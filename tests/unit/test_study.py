@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
+from study.plan import ARMS, BASE, GRPO, STOPPED, TASKS, Study
+from study.run import is_done, stop_of, values_file, values_of
+from study.tables import read_task, write_tables
 
 from mupo_ray.config import GrpoConfig, MupoConfig, PassKConfig
 from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse
-from mupo_ray.study.plan import ARMS, BASE, GRPO, STOPPED, TASKS, Study
-from mupo_ray.study.run import is_done, stop_of, values_file, values_of
-from mupo_ray.study.tables import read_task, write_tables
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = (CONFIGS / "tiny_cpu.yaml", CONFIGS / "study.yaml")

@@ -11,17 +11,17 @@ import pytest
 from cheap_trials import PASS_4, CheapTrainer, Silence, base, cheap_sweep
 from rich.console import Console
 
-from mupo_ray.config_io import load_config, load_resolved
 from mupo_ray.errors import PlacementError
-from mupo_ray.sync.cluster import describe_cluster
-from mupo_ray.sync.placement import plan
-from mupo_ray.sync.turn import Turnstile
+from mupo_ray.placement.cluster import describe_cluster
+from mupo_ray.placement.plan import plan
+from mupo_ray.placement.turn import Turnstile
+from mupo_ray.settings.load import load_config, load_resolved
 from mupo_ray.train.board import SessionBoard
 from mupo_ray.tune.report import write_sweep_report
 from mupo_ray.tune.results import write_best
-from mupo_ray.tune.rows import best_trials, rows_of, short_names, start_up_share
 from mupo_ray.tune.study import START_UP_S, WALL_S, Sweep, open_sweep
 from mupo_ray.tune.table import SweepTable, line_of, make_table
+from mupo_ray.tune.trials import best_trials, rows_of, short_names, start_up_share
 from mupo_ray.tune.worker import work
 
 

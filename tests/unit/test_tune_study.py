@@ -11,8 +11,8 @@ from cheap_trials import PASS_4, STEPS, CheapTrainer, Silence, accuracy, base, c
 from optuna.trial import TrialState
 
 from mupo_ray.config import Config
-from mupo_ray.config_io import load_config, load_resolved
 from mupo_ray.errors import SweepError, TrainingError
+from mupo_ray.settings.load import load_config, load_resolved
 from mupo_ray.train.entry import early_stop
 from mupo_ray.tune.held_file import HeldFile, is_held
 from mupo_ray.tune.study import REASON, START_UP_S, WALL_S, Sweep, open_sweep

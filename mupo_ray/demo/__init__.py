@@ -1,0 +1,1 @@
+"""The laptop task: picture puzzles, a small model, its warm start."""

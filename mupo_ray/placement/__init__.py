@@ -1,0 +1,1 @@
+"""What runs where: the cluster, memory estimates, the plan and its turn."""

@@ -1,0 +1,1 @@
+"""The configuration's sections, and how files and overrides become one."""
