@@ -43,6 +43,7 @@ os.environ |= {
 import psutil
 import ray
 
+from mupo_ray.config import load_config
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.data.prompt_set import Dropped, iter_prompts
 from mupo_ray.data.table import open_table
@@ -54,7 +55,6 @@ from mupo_ray.evaluation.samples import load_problems
 from mupo_ray.evaluation.sets import parse_set
 from mupo_ray.placement.plan import Role
 from mupo_ray.rollout.pool import placeholder_ids
-from mupo_ray.settings.load import load_config
 from mupo_ray.train.entry import make_renderer
 from mupo_ray.train.launch import connect
 

@@ -25,8 +25,8 @@ from mupo_ray.data.encode import EncodedPrompt
 from mupo_ray.demo.tiny_model import build_config
 from mupo_ray.train.batch import Sharing, TrainItem, micro_batches
 from mupo_ray.train.policy import row_layout
+from mupo_ray.train.prefix import set_attention
 from mupo_ray.train.scorer import Scorer
-from mupo_ray.train.sharing import set_attention
 
 SHAPES = [(32, 64), (32, 256), (32, 1024), (128, 256), (128, 1024), (512, 1024)]
 """(T, P)"""
@@ -74,7 +74,8 @@ def cohort(config: Any, count: int, prompt: int, response: int) -> TrainItem:
         ),
         completion_ids=tuple(rng.integers(12, 80, response) for _ in range(count)),
         sampler_logprobs=tuple(np.zeros(response, np.float32) for _ in range(count)),
-        advantages=np.zeros(count),
+        advantages=(np.zeros(response),) * count,
+        is_given=(None,) * count,
     )
 
 
@@ -83,7 +84,7 @@ def measure(sharing: Sharing, shape: tuple[int, int, int], args: Any, results: A
     count, prompt, response = shape
     torch.set_num_threads(1)
     model = build_model(args.hidden, args.layers)
-    set_attention(model, sharing)
+    set_attention(model, is_packed=sharing is Sharing.PACKED)
     layout = replace(row_layout(model), sharing=sharing)
     item = cohort(model.config, count, prompt, response)
     (batch,) = micro_batches([item], max_tokens=10**9, layout=layout)

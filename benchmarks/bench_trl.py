@@ -203,8 +203,8 @@ def trl_dataset(model: Path, data: Path, num_prompts: int) -> Any:
 
 def reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
     """The rewards of `RewardConfig`'s defaults."""
-    from mupo_ray.config import RewardConfig
     from mupo_ray.rewards.judge import judge_many
+    from mupo_ray.settings.sections import RewardConfig
 
     weights = RewardConfig()
     verdicts = judge_many([messages[0]["content"] for messages in completions], answer)
@@ -248,7 +248,7 @@ def our_turn(model: Path, data: Path, folder: Path, num_steps: int) -> dict[str,
 
 def our_config(label: str, model: Path, data: Path, folder: Path, num_steps: int) -> Any:
     """The laptop preset with the sizes of this benchmark."""
-    from mupo_ray.settings.load import load_config
+    from mupo_ray.config import load_config
 
     method, sharing = OURS[label]
     choice = [CONFIGS / "grpo.yaml"] if method == "grpo" else []

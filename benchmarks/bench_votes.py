@@ -32,14 +32,15 @@ os.environ |= {
 
 import numpy as np
 
+from mupo_ray.config import load_config
 from mupo_ray.core.intervals import paired_bootstrap, score_interval
 from mupo_ray.evaluation.contestants import checkpoint_contestant, find_model
 from mupo_ray.evaluation.evaluation import evaluate_sets
 from mupo_ray.evaluation.results import SamplingSettings
 from mupo_ray.evaluation.samples import EvaluatedProblem, load_problems
 from mupo_ray.evaluation.sets import parse_set
+from mupo_ray.runs.folder import load_resolved
 from mupo_ray.serving.vote import Vote, Votes, group_and_vote
-from mupo_ray.settings.load import load_config, load_resolved
 from mupo_ray.train.launch import connect
 
 N = 8

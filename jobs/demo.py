@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
+from mupo_ray.config import load_config
 from mupo_ray.errors import MupoError
-from mupo_ray.settings.load import load_config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,10 +14,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mupo_ray.config import add_config_arguments, load_config
 from mupo_ray.errors import MupoError
 from mupo_ray.evaluation.results import SamplingSettings
 from mupo_ray.observability.follow import set_up_logging
-from mupo_ray.settings.load import add_config_arguments, load_config, load_resolved
+from mupo_ray.runs.folder import load_resolved
 
 if TYPE_CHECKING:
     from mupo_ray.config import Config

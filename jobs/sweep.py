@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mupo_ray.config import parse_cli
 from mupo_ray.errors import MupoError
 from mupo_ray.observability.follow import set_up_logging
-from mupo_ray.settings.load import parse_cli
 
 if TYPE_CHECKING:
     from types import FrameType

@@ -9,11 +9,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from mupo_ray.config import parse_cli
 from mupo_ray.errors import MupoError
 from mupo_ray.observability.follow import following, set_up_logging
 from mupo_ray.placement.cluster import describe_cluster
 from mupo_ray.placement.explain import explain
-from mupo_ray.settings.load import parse_cli
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 def _summarise(name: str, run_dir: Path) -> None:
     """The run's figures here, and its page of plots in its folder."""
     from mupo_ray.report.run_page import comparison_table, write_report
-    from mupo_ray.train.entry import early_stop
+    from mupo_ray.runs.folder import early_stop
 
     page = write_report({name: run_dir}, run_dir / "report.html", title=name)
     print(f"\n{comparison_table({name: run_dir})}\n\nreport  {page}")

@@ -3,194 +3,96 @@
 Precedence: field defaults < `--config` files from left to right < `section.field=value` overrides.
 A variant (the method, say) is replaced whole when a later layer gives it another `name`.
 Derived values are properties; a validator may reject but never rewrites what was asked for.
+
+What is above this file reads the tree; below stand its sections (`settings/`) and the methods, each
+with its own section and the rules that it brings.
 """
 
 from __future__ import annotations
 
+import argparse
 from pathlib import Path
-from typing import Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from mupo_ray.settings.rewards import (
-    ExtraRewardConfig,
-    ModelJudgeConfig,
-    OverlongConfig,
-    RewardConfig,
-)
-from mupo_ray.settings.sections import (
-    CheckpointConfig,
-    CollapseConfig,
-    CosineAnnealing,
-    DataConfig,
-    EmbedderConfig,
-    EvalConfig,
-    ExponentialAnnealing,
-    FilterConfig,
-    GrpoConfig,
-    LoraConfig,
-    LossConfig,
-    ModelConfig,
-    MupoConfig,
-    OptimizerConfig,
-    PassKConfig,
-    PlacementConfig,
-    RolloutConfig,
-    RunConfig,
-    Section,
-    SyncConfig,
-    TrackingConfig,
-    TrainConfig,
-)
+from mupo_ray.methods import GrpoConfig, MupoConfig, PassKConfig
+from mupo_ray.methods.base import OWN_METHODS, build
+from mupo_ray.settings.load import load
+from mupo_ray.settings.sections import Sections
+from mupo_ray.types import own_parts
 
-__all__ = [
-    "CheckpointConfig",
-    "CollapseConfig",
-    "Config",
-    "CosineAnnealing",
-    "DataConfig",
-    "EmbedderConfig",
-    "EvalConfig",
-    "ExponentialAnnealing",
-    "ExtraRewardConfig",
-    "FilterConfig",
-    "GrpoConfig",
-    "LoraConfig",
-    "LossConfig",
-    "ModelConfig",
-    "ModelJudgeConfig",
-    "MupoConfig",
-    "OptimizerConfig",
-    "OverlongConfig",
-    "PassKConfig",
-    "PlacementConfig",
-    "RewardConfig",
-    "RolloutConfig",
-    "RunConfig",
-    "Section",
-    "SyncConfig",
-    "TrackingConfig",
-    "TrainConfig",
-]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
-class Config(Section):
+class Config(Sections):
     """Everything that a run depends on."""
 
-    run: RunConfig = RunConfig()
-    """Where a run lives and what seeds it."""
-    model: ModelConfig = ModelConfig()
-    """The policy to start from."""
-    data: DataConfig = DataConfig()
-    """Prompts to train on."""
-    rollout: RolloutConfig = RolloutConfig()
-    """How responses are sampled."""
-    embedder: EmbedderConfig = EmbedderConfig()
-    """How reasoning texts become vectors."""
-    reward: RewardConfig = RewardConfig()
-    """Reward of a response before the method adds to it."""
-    method: Annotated[GrpoConfig | MupoConfig | PassKConfig, Field(discriminator="name")] = (
-        MupoConfig()
-    )
+    method: Annotated[
+        GrpoConfig | MupoConfig | PassKConfig, Field(discriminator="name"), OWN_METHODS
+    ] = MupoConfig()
     """How rewards become advantages."""
-    loss: LossConfig = LossConfig()
-    """The surrogate objective."""
-    filter: FilterConfig = FilterConfig()
-    """Dynamic sampling."""
-    train: TrainConfig = TrainConfig()
-    """The update."""
-    sync: SyncConfig = SyncConfig()
-    """How new weights reach the engines."""
-    placement: PlacementConfig = PlacementConfig()
-    """Where actors go."""
-    eval: EvalConfig = EvalConfig()
-    """Evaluation during training."""
-    collapse: CollapseConfig = CollapseConfig()
-    """Alarm where ways of reasoning are lost."""
-    checkpoint: CheckpointConfig = CheckpointConfig()
-    """Checkpoints."""
-    tracking: TrackingConfig = TrackingConfig()
-    """Records of a run."""
 
     @property
     def run_dir(self) -> Path:
         """Folder of this run."""
         return Path(self.run.storage_path).expanduser().absolute() / self.run.name
 
-    @model_validator(mode="after")
-    def groups_fit_the_cohort(self) -> Self:
-        """Every group can have its smallest size."""
-        if isinstance(self.method, MupoConfig):
-            need = self.method.num_groups * self.method.min_group_size
-            if need > self.rollout.num_generations:
-                raise ValueError(
-                    f"method.num_groups * method.min_group_size = {need} exceeds "
-                    f"rollout.num_generations = {self.rollout.num_generations}; "
-                    "lower one of the first two or sample more"
-                )
-        return self
+    def with_absolute_paths(self) -> Config:
+        """The same config with local paths made absolute.
 
-    @model_validator(mode="after")
-    def k_fits_the_cohort(self) -> Self:
-        """A k-subset needs k responses, and pass@k rewards nothing but accuracy."""
-        if isinstance(self.method, PassKConfig):
-            if self.method.k > self.rollout.num_generations:
-                raise ValueError(
-                    f"method.k = {self.method.k} exceeds rollout.num_generations = "
-                    f"{self.rollout.num_generations}; should be at most that"
-                )
-            if self.reward.extra or self.reward.overlong is not None:
-                raise ValueError(
-                    "method.name = pass_k rewards accuracy alone; reward.extra and reward.overlong "
-                    "should be empty"
-                )
-        return self
+        Workers run in folders of their own, so a path relative to the driver's means nothing to
+        them. Names that are no local path here (ids of a hub, globs of a mounted store) stay.
+        """
 
-    @model_validator(mode="after")
-    def diversity_leaves_accuracy_a_weight(self) -> Self:
-        """The release's form takes the diversity weight out of the accuracy's."""
-        method = self.method
-        if isinstance(method, MupoConfig) and method.reward_form == "release":
-            start, weight = method.diversity_weight.start, self.reward.accuracy_weight
-            if start > weight:
-                raise ValueError(
-                    f"method.diversity_weight.start = {start} exceeds reward.accuracy_weight = "
-                    f"{weight}; with method.reward_form release it should be at most that"
-                )
-            highest = start * self.collapse.max_weight_factor
-            if self.collapse.action == "raise_diversity_weight" and highest > weight:
-                raise ValueError(
-                    f"method.diversity_weight.start * collapse.max_weight_factor = {highest:g} "
-                    f"exceeds reward.accuracy_weight = {weight}; with method.reward_form release "
-                    "it should be at most that"
-                )
-        return self
+        def absolute(text: str) -> str:
+            path = Path(text).expanduser()
+            # A glob is no file of its own, but has a suffix and a folder; a hub id has no suffix.
+            is_glob = path.suffix != "" and any(c in text for c in "*?[") and path.parent.is_dir()
+            return str(path.absolute()) if path.exists() or is_glob else text
+
+        def section(name: str, field: str) -> Any:
+            part = getattr(self, name)
+            value = getattr(part, field)
+            return part.model_copy(update={field: None if value is None else absolute(value)})
+
+        storage = str(Path(self.run.storage_path).expanduser().absolute())
+        return self.model_copy(
+            update={
+                "run": self.run.model_copy(update={"storage_path": storage}),
+                "model": section("model", "path"),
+                "data": section("data", "train").model_copy(
+                    update={"template": absolute(self.data.template)}
+                ),
+                "embedder": section("embedder", "model"),
+                "eval": section("eval", "path"),
+            }
+        )
 
     @model_validator(mode="after")
     def a_collapse_action_has_what_it_acts_on(self) -> Self:
-        """Alarms come from evaluations with diversity; only MUPO has a weight to raise."""
-        action, method = self.collapse.action, self.method
-        if action == "none":
-            return self
-        if self.eval.path is None or self.eval.num_samples < 2:
+        """Alarms come from evaluations with diversity."""
+        if self.collapse.action != "none" and (self.eval.path is None or self.eval.num_samples < 2):
             raise ValueError(
-                f"collapse.action = {action} needs evaluations that measure diversity, got "
-                f"eval.path = {self.eval.path}, eval.num_samples = {self.eval.num_samples}; give "
-                "a set and at least 2 samples, or set the action to none"
+                f"collapse.action = {self.collapse.action} needs evaluations that measure "
+                f"diversity, got eval.path = {self.eval.path}, eval.num_samples = "
+                f"{self.eval.num_samples}; give a set and at least 2 samples, or set the action to "
+                "none"
             )
-        if action == "stop":
-            return self
-        if not isinstance(method, MupoConfig):
-            raise ValueError(
-                f"collapse.action = {action} needs a method with a diversity weight, got "
-                f"method.name = {method.name}; should be mupo, or the action none or stop"
-            )
-        if method.num_groups == 1 or method.diversity_weight.start == 0:
-            raise ValueError(
-                f"collapse.action = {action} has no diversity reward to raise: method.num_groups = "
-                f"{method.num_groups}, method.diversity_weight.start = "
-                f"{method.diversity_weight.start:g}; should be above 1 and above 0"
-            )
+        return self
+
+    @model_validator(mode="after")
+    def the_method_fits(self) -> Self:
+        """The method's own rules hold, and no reward of the run's has the name of its part."""
+        self.method.check(self)
+        parts = own_parts(build(self.method, self).metrics_declared)
+        for reward in self.reward.extra:
+            if reward.name in parts:
+                raise ValueError(
+                    f"reward.extra has {reward.name!r}, which is a part of the reward of "
+                    f"method.name = {self.method.name}; should be another name"
+                )
         return self
 
     @model_validator(mode="after")
@@ -277,3 +179,61 @@ class Config(Section):
                     "trainers' cards, so it should be at most that"
                 )
         return self
+
+
+def load_config(
+    files: Sequence[Path | str] = (),
+    overrides: Sequence[str] = (),
+    *,
+    base: Config = Config(),  # noqa: B008  (frozen)
+) -> Config:
+    """Join defaults, files and overrides, and check the result.
+
+    Args:
+        files: YAML files or `run.json` of a run, later ones win. Relative paths resolve against the
+            working directory.
+        overrides: `section.field=value`, the value in YAML; all win over files.
+        base: what stands where neither says anything.
+
+    Raises:
+        ConfigError: a file is missing or not YAML, or a key or value is wrong; one line a fault.
+    """
+    return load(base, files, overrides)
+
+
+def add_config_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--config FILE` and the overrides to a job's own flags."""
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="YAML file; may be given again, later files win",
+    )
+    parser.add_argument(
+        "overrides",
+        nargs="*",
+        metavar="section.field=value",
+        help="a single value; wins over all files",
+    )
+
+
+def parse_cli(
+    argv: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None
+) -> tuple[Config, argparse.Namespace]:
+    """Read a job's command line: `--config FILE ... section.field=value ...` and its own flags.
+
+    Args:
+        argv: arguments without the program's name; `sys.argv[1:]` where None.
+        parser: holds the job's own flags (no positional ones); a bare one where None.
+
+    Returns:
+        The configuration and the parsed flags.
+
+    Raises:
+        ConfigError: as `load_config`.
+    """
+    parser = parser or argparse.ArgumentParser()
+    add_config_arguments(parser)
+    args = parser.parse_intermixed_args(argv)
+    return load_config(args.config, args.overrides), args

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     import numpy as np
     from PIL import Image as PilImage
+    from torch import Tensor
 
 
 class FinishReason(StrEnum):
@@ -80,6 +81,8 @@ class Response:
     seed: int
     engine: int
     """Index in the pool of the engine that sampled it."""
+    is_given: np.ndarray | None = None
+    """[T] bool, true where the policy did not choose the token; None: it chose all."""
 
     @property
     def num_tokens(self) -> int:
@@ -178,3 +181,40 @@ class ScoredCohort:
     """Normalisation groups whose rewards are all equal, hence without signal."""
     num_floored: int = 0
     """Normalisation groups whose reward spread was raised to `min_std`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """What a method's loss terms see of a micro-batch: flat columns over its T response tokens."""
+
+    logprobs: Tensor
+    """[T] of the policy, with gradient."""
+    entropy: Tensor
+    """[T] of the policy, with gradient."""
+    old_logprobs: Tensor
+    """[T] of the policy that sampled."""
+    ref_logprobs: Tensor | None
+    """[T] of the reference; None without a KL term."""
+    advantages: Tensor
+    """[T]"""
+    mask: Tensor
+    """[T] bool, false on given tokens."""
+    response: Tensor
+    """[T] index of the token's response in the micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What a metric's key means."""
+
+    key: str
+    """`area/name[/stat]`."""
+    unit: str
+    """`1` for a number without one; `frac` for a share from 0 to 1."""
+    text: str
+
+
+def own_parts(metrics: tuple[Metric, ...]) -> tuple[str, ...]:
+    """Names of the reward parts among a method's metrics: x of `reward/x/mean`."""
+    keys = [metric.key.split("/") for metric in metrics]
+    return tuple(key[1] for key in keys if len(key) == 3 and (key[0], key[2]) == ("reward", "mean"))

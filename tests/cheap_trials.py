@@ -15,11 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from mupo_ray.config import Config
+from mupo_ray.config import Config, load_config
 from mupo_ray.errors import TrainingError
 from mupo_ray.observability.tracker import read_jsonl
-from mupo_ray.settings.load import load_config, save_resolved
-from mupo_ray.train.entry import STOP_FILE
+from mupo_ray.runs.folder import STOP_FILE, save_resolved
 from mupo_ray.tune.spec import SweepConfig
 from mupo_ray.tune.study import Sweep, open_sweep
 from mupo_ray.tune.worker import work

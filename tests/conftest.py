@@ -84,7 +84,7 @@ def make_config(
     """Settings of a small run: `make_config("name", "section.field=value", ...)`."""
     import yaml
 
-    from mupo_ray.settings.load import load_config
+    from mupo_ray.config import load_config
 
     folder = tmp_path_factory.mktemp("runs")
     base = {

@@ -82,5 +82,9 @@ def random_item(
         ),
         completion_ids=tuple(rng.integers(12, 80, n) for n in lengths),
         sampler_logprobs=tuple(rng.normal(-4.5, 0.1, n).astype(np.float32) for n in lengths),
-        advantages=rng.normal(size=len(lengths)),
+        advantages=tuple(
+            np.full(n, value)
+            for n, value in zip(lengths, rng.normal(size=len(lengths)), strict=True)
+        ),
+        is_given=(None,) * len(lengths),
     )

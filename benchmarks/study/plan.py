@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mupo_ray.settings.load import load_config
+from mupo_ray.config import load_config
 
 if TYPE_CHECKING:
     from pathlib import Path

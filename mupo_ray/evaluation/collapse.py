@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mupo_ray.config import CollapseConfig
+    from mupo_ray.settings.sections import CollapseConfig
 
 _ALARM = "collapse/alarm"
 _FACTOR = "collapse/weight_factor"

@@ -42,7 +42,7 @@ def find_model(source: str) -> tuple[str, Path | None]:
         return source, None
     if not (folder / "config.json").is_file():
         from mupo_ray.runs.export import find_checkpoint
-        from mupo_ray.train.checkpoint import HF_FOLDER
+        from mupo_ray.runs.folder import HF_FOLDER
 
         folder = find_checkpoint(folder)[0] / HF_FOLDER
     run = folder.absolute().parent.parent

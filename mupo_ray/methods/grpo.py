@@ -5,89 +5,53 @@ GRPO arXiv:2402.03300, Dr.GRPO arXiv:2503.20783, RLOO arXiv:2402.14740.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, Self
 
-import numpy as np
+from pydantic import model_validator
 
 from mupo_ray.core import advantage
-from mupo_ray.core.reward import overlong_penalty
-from mupo_ray.types import Cohort, ScoredCohort
+from mupo_ray.methods.base import Method
+from mupo_ray.settings.sections import MethodConfig, NonNegativeFloat
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import numpy as np
 
-    from mupo_ray.config import GrpoConfig, RewardConfig
+    from mupo_ray.core.advantage import Advantages
 
 
-class Grpo:
-    """Advantages from the rewards of the whole cohort."""
+class GrpoConfig(MethodConfig):
+    """Group-relative policy optimisation and its two close relatives."""
 
-    needs_embeddings = False
-    diversity_factor = 1.0
+    name: Literal["grpo"] = "grpo"
+    """This method."""
+    advantage: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
+    """z-score over the cohort, centred only, or leave-one-out."""
+    min_std: NonNegativeFloat = 0.0
+    """Floor of the standard deviation an advantage is divided by; 0 is off."""
 
-    def __init__(self, config: GrpoConfig, reward: RewardConfig, max_new_tokens: int) -> None:
-        self._config = config
-        self._reward = reward
-        self._max_new_tokens = max_new_tokens
+    @model_validator(mode="after")
+    def min_std_needs_a_division(self) -> Self:
+        """Only z-scores divide by a standard deviation."""
+        if self.min_std > 0 and self.advantage != "grpo":
+            raise ValueError(
+                f"min_std = {self.min_std} has no effect with advantage = {self.advantage}, which "
+                "divides by no standard deviation; should be 0, or advantage grpo"
+            )
+        return self
 
-    def score(
-        self, cohorts: Sequence[Cohort], embeddings: Sequence[np.ndarray] | None, step: int
-    ) -> list[ScoredCohort]:
-        """See `Method.score`."""
-        return [self._score(cohort) for cohort in cohorts]
 
-    def metrics(self, step: int) -> dict[str, float]:
-        """Nothing changes with the step."""
-        return {}
+class Grpo(Method[GrpoConfig]):
+    """The base, with a choice of the advantage's form."""
 
-    def _score(self, cohort: Cohort) -> ScoredCohort:
-        parts = {
-            "accuracy": self._reward.accuracy_weight * accuracy_of(cohort),
-            "format": self._reward.format_weight * format_of(cohort),
-            **further_parts(cohort, self._reward, self._max_new_tokens),
-        }
-        rewards = sum(parts.values(), np.zeros(len(cohort.responses)))
-        match self._config.advantage:
+    Config = GrpoConfig
+    title = "GRPO, group relative policy optimisation"
+
+    def advantages(self, rewards: np.ndarray) -> Advantages:
+        """Of the [N] rewards of one cohort."""
+        match self.settings.advantage:
             case "grpo":
-                result = advantage.grpo(rewards, min_std=self._config.min_std)
+                return advantage.grpo(rewards, min_std=self.settings.min_std)
             case "dr_grpo":
-                result = advantage.dr_grpo(rewards)
+                return advantage.dr_grpo(rewards)
             case "rloo":
-                result = advantage.rloo(rewards)
-        return ScoredCohort(
-            cohort=cohort,
-            reward_parts=parts,
-            rewards=rewards,
-            group_ids=np.zeros(len(rewards), dtype=np.int64),
-            advantages=result.values,
-            num_constant=result.num_constant,
-            num_floored=result.num_floored,
-        )
-
-
-def accuracy_of(cohort: Cohort) -> np.ndarray:
-    """[N] float64, 1 where right."""
-    return np.array([v.accuracy for v in cohort.verdicts], dtype=np.float64)
-
-
-def format_of(cohort: Cohort) -> np.ndarray:
-    """[N] float64, 1 where well formed."""
-    return np.array([v.format for v in cohort.verdicts], dtype=np.float64)
-
-
-def further_parts(
-    cohort: Cohort, reward: RewardConfig, max_new_tokens: int
-) -> dict[str, np.ndarray]:
-    """What every method adds: the run's own rewards and DAPO's length penalty, where on."""
-    parts = {
-        extra.name: extra.weight * np.array([v.extra[extra.name] for v in cohort.verdicts])
-        for extra in reward.extra
-    }
-    if reward.overlong is not None:
-        parts["overlong"] = overlong_penalty(
-            np.array([r.num_tokens for r in cohort.responses]),
-            max_tokens=max_new_tokens,
-            buffer_tokens=reward.overlong.buffer_tokens,
-            factor=reward.overlong.penalty,
-        )
-    return parts
+                return advantage.rloo(rewards)

@@ -9,11 +9,11 @@ From the samples of one prompt to their advantages:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from mupo_ray.config import CosineAnnealing
 from mupo_ray.core import advantage
 from mupo_ray.core.diversity import distance_to_other_groups
 from mupo_ray.core.grouping import partition_many
@@ -23,49 +23,151 @@ from mupo_ray.core.reward import (
     paper_reward_parts,
     release_reward_parts,
 )
-from mupo_ray.methods.grpo import accuracy_of, format_of, further_parts
-from mupo_ray.types import Cohort, ScoredCohort
+from mupo_ray.methods.base import Method, accuracy_of, format_of
+from mupo_ray.settings.sections import MethodConfig, NonNegativeFloat, PositiveInt, Section
+from mupo_ray.types import Cohort, Metric, ScoredCohort
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    from mupo_ray.config import MupoConfig, RewardConfig
+    from mupo_ray.settings.sections import Sections
 
 
-class Mupo:
+class CosineAnnealing(Section):
+    """Half a cosine from `start` to `end` over the run (the paper)."""
+
+    name: Literal["cosine"] = "cosine"
+    """This schedule."""
+    start: NonNegativeFloat = 0.4
+    """Weight at step 0."""
+    end: NonNegativeFloat = 0.1
+    """Weight at the last step."""
+
+    @model_validator(mode="after")
+    def weight_never_grows(self) -> Self:
+        """Annealing goes down."""
+        if self.end > self.start:
+            raise ValueError(
+                f"end = {self.end} exceeds start = {self.start}; should be at most that"
+            )
+        return self
+
+
+class ExponentialAnnealing(Section):
+    """`start * exp(-decay * step)` (the released code)."""
+
+    name: Literal["exponential"] = "exponential"
+    """This schedule."""
+    start: NonNegativeFloat = 0.4
+    """Weight at step 0."""
+    decay: NonNegativeFloat = 0.01
+    """Decay a step."""
+
+
+class MupoConfig(MethodConfig):
+    """Multi-group policy optimisation."""
+
+    name: Literal["mupo"] = "mupo"
+    """This method."""
+    num_groups: PositiveInt = 3
+    """Reasoning groups of a prompt (K). 1 is plain GRPO."""
+    min_group_size: Annotated[int, Field(ge=2)] = 3
+    """Fewest responses in a group; smaller groups have no usable spread."""
+    reward_form: Literal["paper", "release"] = "paper"
+    """`paper` adds the diversity reward; `release` takes its weight from the accuracy's."""
+    weighting: Literal["paper", "release"] = "release"
+    """Size weights of the groups: the paper's objective or the released code's."""
+    balance: NonNegativeFloat = 1.0
+    """Exponent of the size weight; 0 leaves big groups dominant."""
+    diversity_weight: Annotated[
+        CosineAnnealing | ExponentialAnnealing, Field(discriminator="name")
+    ] = CosineAnnealing()
+    """Weight of the diversity reward against step."""
+    min_std: NonNegativeFloat = 0.0
+    """Floor of the standard deviation an advantage is divided by; 0 is off. Without it a group of
+    right answers only turns tiny distances into full-size advantages."""
+
+    def check(self, config: Sections) -> None:
+        """Groups fit the cohort, diversity leaves accuracy a weight, an alarm has what it raises.
+
+        The release's form takes the diversity weight out of the accuracy's.
+        """
+        need = self.num_groups * self.min_group_size
+        if need > config.rollout.num_generations:
+            raise ValueError(
+                f"method.num_groups * method.min_group_size = {need} exceeds "
+                f"rollout.num_generations = {config.rollout.num_generations}; "
+                "lower one of the first two or sample more"
+            )
+        start, weight = self.diversity_weight.start, config.reward.accuracy_weight
+        raises = config.collapse.decides_rewards
+        if self.reward_form == "release":
+            if start > weight:
+                raise ValueError(
+                    f"method.diversity_weight.start = {start} exceeds reward.accuracy_weight = "
+                    f"{weight}; with method.reward_form release it should be at most that"
+                )
+            highest = start * config.collapse.max_weight_factor
+            if raises and highest > weight:
+                raise ValueError(
+                    f"method.diversity_weight.start * collapse.max_weight_factor = {highest:g} "
+                    f"exceeds reward.accuracy_weight = {weight}; with method.reward_form release "
+                    "it should be at most that"
+                )
+        if raises and (self.num_groups == 1 or start == 0):
+            raise ValueError(
+                f"collapse.action = {config.collapse.action} has no diversity reward to raise: "
+                f"method.num_groups = {self.num_groups}, method.diversity_weight.start = "
+                f"{start:g}; should be above 1 and above 0"
+            )
+
+
+class Mupo(Method[MupoConfig]):
     """Advantages inside each of K groups, and a reward for right answers far from the others."""
 
+    Config = MupoConfig
+    title = "MUPO, multi-group policy optimisation (arXiv:2604.00479)"
+    declares = (
+        Metric("reward/diversity/mean", "1", "weighted diversity, zero where the answer is wrong"),
+        Metric("reward/diversity_weight", "1", "weight of diversity at this step"),
+    )
     needs_embeddings = True
-    diversity_factor = 1.0
 
-    def __init__(
-        self,
-        config: MupoConfig,
-        reward: RewardConfig,
-        max_new_tokens: int,
-        *,
-        num_steps: int,
-        seed: int,
-    ) -> None:
-        self._config = config
-        self._reward = reward
-        self._max_new_tokens = max_new_tokens
-        self._num_steps = num_steps
-        self._seed = seed
+    def __init__(self, settings: MupoConfig, config: Sections) -> None:
+        super().__init__(settings, config)
+        self._factor = 1.0
+        """What a collapse alarm multiplies the weight of diversity by."""
 
     def score(
         self, cohorts: Sequence[Cohort], embeddings: Sequence[np.ndarray] | None, step: int
     ) -> list[ScoredCohort]:
-        """See `Method.score`; without embeddings every cohort is one group."""
+        """Without embeddings every cohort is one group, which is GRPO."""
         if embeddings is None:
             one_group = [np.zeros(len(c.responses), dtype=np.int64) for c in cohorts]
             return [self._score(c, None, g, step) for c, g in zip(cohorts, one_group, strict=True)]
         groups = partition_many(
-            embeddings, self._config.num_groups, self._config.min_group_size, self._seed
+            embeddings,
+            self.settings.num_groups,
+            self.settings.min_group_size,
+            self.config.run.seed,
         )
         return [
             self._score(c, e, g, step) for c, e, g in zip(cohorts, embeddings, groups, strict=True)
         ]
+
+    def observe(self, stats: Mapping[str, float], step: int) -> None:
+        """A collapse alarm raises the weight of diversity from the next step on."""
+        self._factor = stats.get("collapse/weight_factor", self._factor)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """The raised weight's factor, where alarms may raise it."""
+        if not self.config.collapse.decides_rewards:
+            return {}
+        return {"diversity_factor": np.array(self._factor)}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take up the factor."""
+        self._factor = float(state["diversity_factor"])
 
     def metrics(self, step: int) -> dict[str, float]:
         """Weight of diversity at this step."""
@@ -73,25 +175,26 @@ class Mupo:
 
     def diversity_weight(self, step: int) -> float:
         """Annealed weight of the diversity reward, times its factor."""
-        schedule = self._config.diversity_weight
+        schedule = self.settings.diversity_weight
         if isinstance(schedule, CosineAnnealing):
-            weight = cosine_weight(step, self._num_steps, high=schedule.start, low=schedule.end)
+            num_steps = self.config.train.num_steps
+            weight = cosine_weight(step, num_steps, high=schedule.start, low=schedule.end)
         else:
             weight = exponential_weight(step, initial=schedule.start, decay=schedule.decay)
-        return self.diversity_factor * weight
+        return self._factor * weight
 
     def _score(
         self, cohort: Cohort, embeddings: np.ndarray | None, groups: np.ndarray, step: int
     ) -> ScoredCohort:
-        parts = self._reward_parts(cohort, embeddings, groups, self.diversity_weight(step))
-        parts |= further_parts(cohort, self._reward, self._max_new_tokens)
+        parts = self._grouped_parts(cohort, embeddings, groups, self.diversity_weight(step))
+        parts |= self.common_parts(cohort)
         rewards = sum(parts.values(), np.zeros(len(cohort.responses)))
         result = advantage.mupo(
             rewards,
             groups,
-            balance=self._config.balance,
-            weighting=self._config.weighting,
-            min_std=self._config.min_std,
+            balance=self.settings.balance,
+            weighting=self.settings.weighting,
+            min_std=self.settings.min_std,
         )
         return ScoredCohort(
             cohort=cohort,
@@ -104,20 +207,20 @@ class Mupo:
             num_floored=result.num_floored,
         )
 
-    def _reward_parts(
+    def _grouped_parts(
         self, cohort: Cohort, embeddings: np.ndarray | None, groups: np.ndarray, weight: float
     ) -> dict[str, np.ndarray]:
         accuracy, format_ = accuracy_of(cohort), format_of(cohort)
         distance = None
         if embeddings is not None and len(np.unique(groups)) > 1:
             distance = distance_to_other_groups(embeddings, groups)
-        if self._config.reward_form == "release":
+        if self.settings.reward_form == "release":
             return release_reward_parts(
                 accuracy,
                 format_,
                 distance,
                 diversity_weight=weight,
-                format_weight=self._reward.format_weight,
+                format_weight=self.config.reward.format_weight,
             )
         parts = paper_reward_parts(
             accuracy,
@@ -126,6 +229,6 @@ class Mupo:
             diversity_weight=weight,
         )
         # The paper leaves the weights of these two open; they are the run's.
-        parts["accuracy"] = self._reward.accuracy_weight * parts["accuracy"]
-        parts["format"] = self._reward.format_weight * parts["format"]
+        parts["accuracy"] = self.config.reward.accuracy_weight * parts["accuracy"]
+        parts["format"] = self.config.reward.format_weight * parts["format"]
         return parts

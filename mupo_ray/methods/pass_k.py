@@ -5,47 +5,53 @@ The closed form of the idea published as pass@k training; accuracy alone is rewa
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import numpy as np
+from typing import TYPE_CHECKING, Literal
 
 from mupo_ray.core import advantage
-from mupo_ray.methods.grpo import accuracy_of
-from mupo_ray.types import Cohort, ScoredCohort
+from mupo_ray.methods.base import Method, accuracy_of
+from mupo_ray.settings.sections import MethodConfig, PositiveInt
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import numpy as np
 
-    from mupo_ray.config import PassKConfig
+    from mupo_ray.core.advantage import Advantages
+    from mupo_ray.settings.sections import Sections
+    from mupo_ray.types import Cohort
 
 
-class PassK:
+class PassKConfig(MethodConfig):
+    """Advantages that raise pass@k instead of pass@1; accuracy alone is rewarded."""
+
+    name: Literal["pass_k"] = "pass_k"
+    """This method."""
+    k: PositiveInt = 4
+    """Samples of which one should be right; at most rollout.num_generations."""
+
+    def check(self, config: Sections) -> None:
+        """A k-subset needs k responses, and pass@k rewards nothing but accuracy."""
+        super().check(config)
+        if self.k > config.rollout.num_generations:
+            raise ValueError(
+                f"method.k = {self.k} exceeds rollout.num_generations = "
+                f"{config.rollout.num_generations}; should be at most that"
+            )
+        if config.reward.extra or config.reward.overlong is not None:
+            raise ValueError(
+                "method.name = pass_k rewards accuracy alone; reward.extra and reward.overlong "
+                "should be empty"
+            )
+
+
+class PassK(Method[PassKConfig]):
     """A right answer counts for the subsets that it alone would save."""
 
-    needs_embeddings = False
-    diversity_factor = 1.0
+    Config = PassKConfig
+    title = "pass@k training, advantages of k-subsets in closed form"
 
-    def __init__(self, config: PassKConfig) -> None:
-        self._k = config.k
+    def reward_parts(self, cohort: Cohort, step: int) -> dict[str, np.ndarray]:
+        """Accuracy, without a weight."""
+        return {"accuracy": accuracy_of(cohort)}
 
-    def score(
-        self, cohorts: Sequence[Cohort], embeddings: Sequence[np.ndarray] | None, step: int
-    ) -> list[ScoredCohort]:
-        """See `Method.score`."""
-        return [self._score(cohort) for cohort in cohorts]
-
-    def metrics(self, step: int) -> dict[str, float]:
-        """Nothing changes with the step."""
-        return {}
-
-    def _score(self, cohort: Cohort) -> ScoredCohort:
-        accuracy = accuracy_of(cohort)
-        result = advantage.pass_k(accuracy >= 1.0, self._k)
-        return ScoredCohort(
-            cohort=cohort,
-            reward_parts={"accuracy": accuracy},
-            rewards=accuracy,
-            group_ids=np.zeros(len(accuracy), dtype=np.int64),
-            advantages=result.values,
-            num_constant=result.num_constant,
-        )
+    def advantages(self, rewards: np.ndarray) -> Advantages:
+        """Of the [N] accuracies of one cohort."""
+        return advantage.pass_k(rewards >= 1.0, self.settings.k)

@@ -1,8 +1,9 @@
 """Every metric key a run may log, declared once with its unit and meaning.
 
 Keys read `area/name[/stat]`. A declaration may hold `<k>` (a whole number), `<set>` (an evaluation
-set's name), `<reason>` (a `Reason`) or `<name>` (of a reward of the run's own). Trackers call
-`check`, so a misspelt key stops the first step rather than make a plot that nobody finds.
+set's name), `<reason>` (a `Reason`) or `<name>` (of a reward of the run's own). Methods declare
+their own (`Method.declares`). Trackers call `check`, so a misspelt key stops the first step rather
+than make a plot that nobody finds.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
-from mupo_ray.types import Reason
+from mupo_ray.methods import METHODS
+from mupo_ray.types import Metric, Reason
 
 _PLACEHOLDERS = {
     "<k>": r"[1-9]\d*",
@@ -21,16 +22,6 @@ _PLACEHOLDERS = {
     "<reason>": "|".join(Reason),
     "<name>": r"[A-Za-z][A-Za-z0-9_-]*",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """What a key means."""
-
-    key: str
-    unit: str
-    """`1` for a number without one; `frac` for a share from 0 to 1."""
-    text: str
 
 
 def _declare(area: str, rows: Iterable[tuple[str, str, str]]) -> list[Metric]:
@@ -43,14 +34,13 @@ METRICS: tuple[Metric, ...] = (
         (
             ("accuracy/mean", "frac", "right answers"),
             ("format/mean", "frac", "responses of the asked-for shape"),
-            ("diversity/mean", "1", "weighted diversity part, zero where the answer is wrong"),
             ("overlong/mean", "1", "penalty for nearing the length limit"),
             ("extra/<name>/mean", "1", "weighted reward of the run's own"),
             ("total/mean", "1", "total reward"),
             ("total/std", "1", "standard deviation of the total reward over the step"),
-            ("diversity_weight", "1", "weight of diversity at this step"),
         ),
     ),
+    *(metric for method in METHODS for metric in method.declares),
     *_declare("verdict", (("<reason>/frac", "frac", "responses whose verdict has this reason"),)),
     *_declare(
         "response",
@@ -131,6 +121,7 @@ METRICS: tuple[Metric, ...] = (
             ("rollout_s", "s", "sampling, with refills"),
             ("judge_s", "s", "verdicts"),
             ("embed_s", "s", "embedding the reasoning"),
+            ("encode_s", "s", "waiting for prompts in the trainer's form"),
             ("score_s", "s", "groups, rewards and advantages"),
             ("update_s", "s", "forward, backward and optimiser"),
             ("sync_s", "s", "weight broadcast"),
@@ -202,17 +193,24 @@ _PATTERNS = [(re.compile(_pattern(m.key)), m) for m in METRICS if "<" in m.key]
 
 
 @lru_cache(maxsize=4096)
-def check(key: str) -> Metric:
+def check(key: str, own: tuple[Metric, ...] = ()) -> Metric:
     """The declaration of a key.
+
+    Args:
+        key: of a metric.
+        own: metrics of the run's method, where that is none of the package's.
 
     Raises:
         ValueError: the key is not declared; the message names the nearest that is.
     """
     if metric := _PLAIN.get(key):
         return metric
+    for metric in own:
+        if metric.key == key:
+            return metric
     for pattern, metric in _PATTERNS:
         if pattern.fullmatch(key):
             return metric
     near = difflib.get_close_matches(key, [metric.key for metric in METRICS], n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise ValueError(f"metric key {key!r} is not declared in {__name__}{hint}")
+    raise ValueError(f"metric key {key!r} is not declared in {__name__}, nor by the method{hint}")

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from mupo_ray.errors import CheckpointError
 from mupo_ray.observability.metrics import check
+from mupo_ray.types import Metric
 
 _LOG = logging.getLogger(__name__)
 
@@ -44,8 +45,9 @@ class JsonlTracker:
     crash is cut off on opening. Values that are not finite become null, for JSON has no NaN.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, own: tuple[Metric, ...] = ()) -> None:
         self._path = path
+        self._own = own
         path.parent.mkdir(parents=True, exist_ok=True)
         _cut_torn_line(path)
         rows = read_jsonl(path)
@@ -65,7 +67,7 @@ class JsonlTracker:
             )
         row: dict[str, float | None] = {"step": step}
         for key, value in values.items():
-            check(key)
+            check(key, self._own)
             row[key] = value if math.isfinite(value) else None
         line = json.dumps(row, allow_nan=False) + "\n"
         descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
@@ -238,6 +240,7 @@ def open_trackers(
     run_name: str,
     config: Mapping[str, Any],
     resume_after: int | None = None,
+    own: tuple[Metric, ...] = (),
 ) -> CompositeTracker:
     """The trackers of a run: `metrics.jsonl` in its folder, and those asked for.
 
@@ -249,12 +252,13 @@ def open_trackers(
         config: the resolved config.
         resume_after: step whose checkpoint the run resumes from; later steps are dropped from the
             record. None for a run that starts.
+        own: metrics of the run's method.
 
     Raises:
         ImportError: a backend is not installed; the message names the extra.
         ValueError: a backend that does not exist.
     """
-    record = JsonlTracker(run_folder / "metrics.jsonl")
+    record = JsonlTracker(run_folder / "metrics.jsonl", own)
     if resume_after is not None:
         record.truncate_after(resume_after)
     others: list[Tracker] = []

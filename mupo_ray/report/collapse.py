@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING
 
-from mupo_ray.config import CollapseConfig
 from mupo_ray.errors import CheckpointError
 from mupo_ray.evaluation.collapse import CollapseWatch
 from mupo_ray.report.lines import METRIC_TEXT, ends_of, lines_of, sentence
 from mupo_ray.report.page import figure
 from mupo_ray.report.plots import curves
-from mupo_ray.train.entry import early_stop
+from mupo_ray.runs.folder import early_stop
+from mupo_ray.settings.sections import CollapseConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -20,7 +20,7 @@ from mupo_ray.errors import ConfigError, RewardError
 from mupo_ray.types import Prompt, Response, Verdict
 
 if TYPE_CHECKING:
-    from mupo_ray.config import ExtraRewardConfig
+    from mupo_ray.settings.sections import ExtraRewardConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from mupo_ray.rewards.equality.words import is_open_answer
 from mupo_ray.types import Reason, Verdict
 
 if TYPE_CHECKING:
-    from mupo_ray.config import ModelJudgeConfig
+    from mupo_ray.settings.sections import ModelJudgeConfig
 
 _LOG = logging.getLogger(__name__)
 _SCORE = re.compile(r"(?<![-\d.])(?:0(?:\.\d+)?|1(?:\.0+)?|\.\d+)(?![\d.]*\d)")

@@ -15,7 +15,7 @@ from mupo_ray.rewards.judge import judge_many
 from mupo_ray.rewards.model_judge import ModelJudge, OpenQuestion
 
 if TYPE_CHECKING:
-    from mupo_ray.config import RewardConfig
+    from mupo_ray.settings.sections import RewardConfig
     from mupo_ray.types import Prompt, Response, Verdict
 
 OPTIONS_COLUMN = "options"

@@ -16,7 +16,7 @@ from mupo_ray.errors import EmbeddingError, cause_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mupo_ray.config import EmbedderConfig
+    from mupo_ray.settings.sections import EmbedderConfig
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,6 @@ from mupo_ray.errors import MupoError, PlacementError, RolloutError, cause_of
 from mupo_ray.placement.plan import Role, actor_options, transport_of
 from mupo_ray.rollout.embedder import TextEmbedder
 from mupo_ray.rollout.engine import EngineSettings, VllmEngine
-from mupo_ray.settings.load import resolve_paths
 from mupo_ray.sync.broadcast import WeightPublisher
 
 if TYPE_CHECKING:
@@ -122,7 +121,7 @@ def wait_for_cards(switchboard: Any, num_workers: int, timeout_s: float) -> list
 
 def fingerprint(config: Config) -> str:
     """What services depend on, as text."""
-    config = resolve_paths(config)
+    config = config.with_absolute_paths()
     parts = (
         config.run.device,
         config.model.path,
@@ -155,7 +154,7 @@ def start_services(
     Raises:
         RolloutError: given up, or one failed or was late; all are stopped again.
     """
-    config = resolve_paths(config)
+    config = config.with_absolute_paths()
     context = ray.get_runtime_context()
     name = f"mupo-publisher-{uuid.uuid4().hex[:8]}"
     publisher = None

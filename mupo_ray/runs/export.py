@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from mupo_ray.errors import CheckpointError, ConfigError
 from mupo_ray.runs.summary import read_run
-from mupo_ray.train.checkpoint import HF_FOLDER, STATE_FILE, latest_complete, verify
+from mupo_ray.runs.folder import HF_FOLDER, STATE_FILE, latest_complete, verify
 from mupo_ray.runs.model_card import model_card
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mupo_ray.runs.summary import RunFiles
-    from mupo_ray.train.checkpoint import RunState
+    from mupo_ray.runs.folder import RunState
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from mupo_ray.runs.summary import RunFiles
-    from mupo_ray.train.checkpoint import RunState
+    from mupo_ray.runs.folder import RunState
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _METHODS = {

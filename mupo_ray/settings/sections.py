@@ -1,12 +1,13 @@
-"""The sections of the configuration; `config.py` joins them into one tree.
+"""The sections of the configuration; `config.py` closes the tree.
 
 Every field says in the text below it what it means. A rule inside one section is a validator of
-that section, named as a sentence; rules across sections are in `config.py`.
+that section, named as a sentence; rules across sections are in `config.py`. A method's section
+stands in the method's file, with the rules that it brings.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -167,89 +168,129 @@ class EmbedderConfig(Section):
     """Stop the run, or fall back to one group (plain GRPO) for the step and count it."""
 
 
-class GrpoConfig(Section):
-    """Group-relative policy optimisation and its two close relatives."""
+COMMON_PARTS = ("accuracy", "format", "overlong")
+"""Parts of the reward that any method may have; a method names its own beside them."""
 
-    name: Literal["grpo"] = "grpo"
-    """This method."""
-    advantage: Literal["grpo", "dr_grpo", "rloo"] = "grpo"
-    """z-score over the cohort, centred only, or leave-one-out."""
-    min_std: NonNegativeFloat = 0.0
-    """Floor of the standard deviation an advantage is divided by; 0 is off."""
+
+class OverlongConfig(Section):
+    """DAPO's soft penalty for responses near the length limit."""
+
+    buffer_tokens: PositiveInt = 8
+    """The penalty grows from 0 to `penalty` over this many last tokens."""
+    penalty: PositiveFloat = 1.0
+    """Largest penalty."""
+
+
+class ExtraRewardConfig(Section):
+    """A reward of one's own, a Python function."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")]
+    """Name of the part, in metrics and records."""
+    path: Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+    """`module:function`; called for each response with its unweighted parts and a context."""
+    weight: float = 1.0
+    """What the value is multiplied by; below 0 makes it a penalty."""
+
+
+class ModelJudgeConfig(Section):
+    """A model that judges answers, at an address that speaks OpenAI's chat completions."""
+
+    base_url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "http://127.0.0.1:8000/v1"
+    """Address, up to and with `/v1`."""
+    model: str = "judge"
+    """Name of the model at that address."""
+    asked_for: Literal["open_answers", "not_right"] = "open_answers"
+    """Golds of free words that rules find no match for, or all answers that rules do not call
+    right."""
+    prompt: str = (
+        "Question: {question}\nReference answer: {gold}\nAnswer to grade: {answer}\n\n"
+        "How well does the answer say what the reference says, from 0.0 (not at all) to 1.0 "
+        "(fully)? Reply with the number alone."
+    )
+    """What the model is asked; holds `{gold}` and `{answer}`, and may hold `{question}`. The last
+    line of the reply has to hold one number from 0 to 1."""
+    max_tokens: PositiveInt = 16
+    """Longest reply."""
+    timeout_s: Seconds = 30.0
+    """Longest wait for one reply."""
+    max_retries: NonNegativeInt = 2
+    """Further tries after a failed connection, a late reply or a busy server."""
+    max_concurrent: PositiveInt = 16
+    """Questions under way at a time, from one worker."""
+    cache_answers: NonNegativeInt = 100_000
+    """Scores kept by content of the prompt, the least recently used dropped first."""
+    api_key_env: str = "OPENAI_API_KEY"
+    """Environment variable with the key; may be unset where the server wants none."""
 
     @model_validator(mode="after")
-    def min_std_needs_a_division(self) -> Self:
-        """Only z-scores divide by a standard deviation."""
-        if self.min_std > 0 and self.advantage != "grpo":
-            raise ValueError(
-                f"min_std = {self.min_std} has no effect with advantage = {self.advantage}, which "
-                "divides by no standard deviation; should be 0, or advantage grpo"
-            )
+    def prompt_shows_both_answers(self) -> Self:
+        """Without them there is nothing to compare."""
+        missing = [part for part in ("{gold}", "{answer}") if part not in self.prompt]
+        if missing:
+            raise ValueError(f"prompt lacks {' and '.join(missing)}; should hold both")
         return self
 
 
-class PassKConfig(Section):
-    """Advantages that raise pass@k instead of pass@1; accuracy alone is rewarded."""
+class RewardConfig(Section):
+    """Reward of a response before a method adds to it."""
 
-    name: Literal["pass_k"] = "pass_k"
-    """This method."""
-    k: PositiveInt = 4
-    """Samples of which one should be right; at most rollout.num_generations."""
-
-
-class CosineAnnealing(Section):
-    """Half a cosine from `start` to `end` over the run (the paper)."""
-
-    name: Literal["cosine"] = "cosine"
-    """This schedule."""
-    start: NonNegativeFloat = 0.4
-    """Weight at step 0."""
-    end: NonNegativeFloat = 0.1
-    """Weight at the last step."""
+    accuracy_weight: NonNegativeFloat = 0.9
+    """Weight of a right answer."""
+    format_weight: NonNegativeFloat = 0.1
+    """Weight of the asked-for shape."""
+    overlong: OverlongConfig | None = None
+    """Penalty for responses near the length limit; off where null."""
+    extra: tuple[ExtraRewardConfig, ...] = ()
+    """Rewards of one's own, each `{name: ..., path: "module:function", weight: ...}`."""
+    model_judge: ModelJudgeConfig | None = None
+    """A model that judges what rules do not decide; off where null."""
+    verify_timeout_s: Seconds = 5.0
+    """Hard limit on the comparison of one answer."""
 
     @model_validator(mode="after")
-    def weight_never_grows(self) -> Self:
-        """Annealing goes down."""
-        if self.end > self.start:
+    def some_reward_has_weight(self) -> Self:
+        """A response can earn something."""
+        extra = sum(abs(reward.weight) for reward in self.extra)
+        if self.accuracy_weight + self.format_weight + extra == 0:
             raise ValueError(
-                f"end = {self.end} exceeds start = {self.start}; should be at most that"
+                "accuracy_weight and format_weight are both 0; at least one should be above 0"
             )
         return self
 
+    @model_validator(mode="after")
+    def extra_rewards_have_names_of_their_own(self) -> Self:
+        """A part is known by its name."""
+        taken = {*COMMON_PARTS, "total"}
+        for reward in self.extra:
+            if reward.name in taken:
+                raise ValueError(f"extra has {reward.name!r} twice, or it is a part's name already")
+            taken.add(reward.name)
+        return self
 
-class ExponentialAnnealing(Section):
-    """`start * exp(-decay * step)` (the released code)."""
 
-    name: Literal["exponential"] = "exponential"
-    """This schedule."""
-    start: NonNegativeFloat = 0.4
-    """Weight at step 0."""
-    decay: NonNegativeFloat = 0.01
-    """Decay a step."""
+class MethodConfig(Section):
+    """Base of every method's own section, which stands in the method's file.
 
+    A method of one's own (`module:Class`) leaves `name` as it is here.
+    """
 
-class MupoConfig(Section):
-    """Multi-group policy optimisation."""
+    name: str = ""
+    """The method: one of the package's, or `module:Class` of your own on PYTHONPATH."""
 
-    name: Literal["mupo"] = "mupo"
-    """This method."""
-    num_groups: PositiveInt = 3
-    """Reasoning groups of a prompt (K). 1 is plain GRPO."""
-    min_group_size: Annotated[int, Field(ge=2)] = 3
-    """Fewest responses in a group; smaller groups have no usable spread."""
-    reward_form: Literal["paper", "release"] = "paper"
-    """`paper` adds the diversity reward; `release` takes its weight from the accuracy's."""
-    weighting: Literal["paper", "release"] = "release"
-    """Size weights of the groups: the paper's objective or the released code's."""
-    balance: NonNegativeFloat = 1.0
-    """Exponent of the size weight; 0 leaves big groups dominant."""
-    diversity_weight: Annotated[
-        CosineAnnealing | ExponentialAnnealing, Field(discriminator="name")
-    ] = CosineAnnealing()
-    """Weight of the diversity reward against step."""
-    min_std: NonNegativeFloat = 0.0
-    """Floor of the standard deviation an advantage is divided by; 0 is off. Without it a group of
-    right answers only turns tiny distances into full-size advantages."""
+    method_class: ClassVar[Any]
+    """Class of the method that this section is of; set where that is defined."""
+
+    def check(self, config: Sections) -> None:
+        """Rules that need other sections too; the base has those of a method without such needs.
+
+        Raises:
+            ValueError: two sections do not go together.
+        """
+        if config.collapse.decides_rewards:
+            raise ValueError(
+                f"collapse.action = {config.collapse.action} needs a method with a diversity "
+                f"weight, got method.name = {self.name}; should be mupo, or the action none or stop"
+            )
 
 
 class LossConfig(Section):
@@ -422,6 +463,11 @@ class CollapseConfig(Section):
     max_weight_factor: Annotated[float, Field(gt=1)] = 4.0
     """Most that the weight is multiplied by in all."""
 
+    @property
+    def decides_rewards(self) -> bool:
+        """Whether evaluations, through the alarm, decide what is rewarded."""
+        return self.action == "raise_diversity_weight"
+
 
 class CheckpointConfig(Section):
     """Checkpoints."""
@@ -443,3 +489,40 @@ class TrackingConfig(Section):
     """Save sampled cohorts every so many steps."""
     cohorts_per_save: PositiveInt = 8
     """Cohorts in one save."""
+
+
+class Sections(Section):
+    """Everything that a run depends on, whatever its method; `config.py` closes the tree."""
+
+    run: RunConfig = RunConfig()
+    """Where a run lives and what seeds it."""
+    model: ModelConfig = ModelConfig()
+    """The policy to start from."""
+    data: DataConfig = DataConfig()
+    """Prompts to train on."""
+    rollout: RolloutConfig = RolloutConfig()
+    """How responses are sampled."""
+    embedder: EmbedderConfig = EmbedderConfig()
+    """How reasoning texts become vectors."""
+    reward: RewardConfig = RewardConfig()
+    """Reward of a response before the method adds to it."""
+    method: MethodConfig = MethodConfig()
+    """How rewards become advantages."""
+    loss: LossConfig = LossConfig()
+    """The surrogate objective."""
+    filter: FilterConfig = FilterConfig()
+    """Dynamic sampling."""
+    train: TrainConfig = TrainConfig()
+    """The update."""
+    sync: SyncConfig = SyncConfig()
+    """How new weights reach the engines."""
+    placement: PlacementConfig = PlacementConfig()
+    """Where actors go."""
+    eval: EvalConfig = EvalConfig()
+    """Evaluation during training."""
+    collapse: CollapseConfig = CollapseConfig()
+    """Alarm where ways of reasoning are lost."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """Checkpoints."""
+    tracking: TrackingConfig = TrackingConfig()
+    """Records of a run."""

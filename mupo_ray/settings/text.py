@@ -7,8 +7,7 @@ import textwrap
 import typing
 from typing import TYPE_CHECKING, Any
 
-from mupo_ray.config import Config
-from mupo_ray.settings.faults import discriminator, section_types
+from mupo_ray.settings.variants import discriminator, section_types
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -17,19 +16,19 @@ if TYPE_CHECKING:
 _WIDTH = 100
 
 
-def to_yaml(config: Config) -> str:
-    """The values of a configuration, in the order of the tree; `load_config` reads it back."""
-    return "\n".join(_section(json.loads(config.model_dump_json()), Config, 0, False)) + "\n"
+def to_yaml(config: BaseModel) -> str:
+    """The values of a configuration, in the order of the tree; it is read back as it was."""
+    return "\n".join(_section(json.loads(config.model_dump_json()), type(config), 0, False)) + "\n"
 
 
-def base_yaml() -> str:
+def base_yaml(root: type[BaseModel]) -> str:
     """`configs/base.yaml`: every field with its description and default, variants as comments."""
     head = [
         "# Every field with its default. A config file needs only the fields that it changes.",
         "# Written by tools/write_base_config.py from mupo_ray/config.py.",
         "",
     ]
-    body = _section(json.loads(Config().model_dump_json()), Config, 0, True)
+    body = _section(json.loads(root().model_dump_json()), root, 0, True)
     return "\n".join(head + body) + "\n"
 
 

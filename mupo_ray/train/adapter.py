@@ -14,7 +14,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mupo_ray.config import LoraConfig
+    from mupo_ray.settings.sections import LoraConfig
 
 _ADAPTER = "default"
 _BASE = ".base_layer."

@@ -53,18 +53,24 @@ class TrainItem:
     """[T_i] int64 each, T_i >= 1."""
     sampler_logprobs: tuple[np.ndarray, ...]
     """[T_i] float32 each."""
-    advantages: np.ndarray
-    """[N]"""
+    advantages: tuple[np.ndarray, ...]
+    """[T_i] each."""
+    is_given: tuple[np.ndarray | None, ...]
+    """[T_i] bool each, true on tokens that the policy did not choose; None: it chose all."""
 
     @classmethod
     def from_scored(cls, scored: ScoredCohort, prompt: EncodedPrompt) -> Self:
-        """Bring a scored cohort and its encoded prompt together."""
+        """Bring a scored cohort and its encoded prompt together; tokens share the advantage."""
         responses = scored.cohort.responses
         return cls(
             prompt=prompt,
             completion_ids=tuple(r.completion_ids for r in responses),
             sampler_logprobs=tuple(r.sampler_logprobs for r in responses),
-            advantages=scored.advantages,
+            advantages=tuple(
+                np.full(r.num_tokens, advantage)
+                for r, advantage in zip(responses, scored.advantages, strict=True)
+            ),
+            is_given=tuple(r.is_given for r in responses),
         )
 
 
@@ -104,16 +110,18 @@ class MicroBatch:
     sampler_logprobs: torch.Tensor
     """[T] float32"""
     advantages: torch.Tensor
-    """[R] float32"""
+    """[T] float32"""
+    mask: torch.Tensor
+    """[T] bool, false on given tokens: they are in no loss and no count."""
     response_ids: tuple[tuple[int, int], ...]
     """(index of the item, index of the response in it) of each response."""
     prefix_layout: PrefixLayout | None
     """Of the packed row; None where rows are padded."""
 
     @property
-    def num_tokens(self) -> int:
-        """T."""
-        return int(self.targets.shape[0])
+    def num_trained_tokens(self) -> int:
+        """Tokens that the policy chose, T at most."""
+        return int(self.mask.sum())
 
     @property
     def num_responses(self) -> int:
@@ -205,19 +213,25 @@ class _Size:
 
 def _lengths(index: int, item: TrainItem) -> list[int]:
     """Tokens of every response of a cohort."""
-    counts = {len(item.completion_ids), len(item.sampler_logprobs), len(item.advantages)}
-    if len(counts) != 1:
+    columns = (item.completion_ids, item.sampler_logprobs, item.advantages, item.is_given)
+    if len({len(column) for column in columns}) != 1:
         raise ValueError(
             f"item {index}: {len(item.completion_ids)} completions, {len(item.sampler_logprobs)} "
-            f"rows of sampler log-probs, {len(item.advantages)} advantages; want one of each"
+            f"rows of sampler log-probs, {len(item.advantages)} of advantages, "
+            f"{len(item.is_given)} of given tokens; want one of each"
         )
-    for row, (ids, logprobs) in enumerate(
-        zip(item.completion_ids, item.sampler_logprobs, strict=True)
-    ):
-        if len(ids) == 0 or len(ids) != len(logprobs):
+    for row, (ids, logprobs, advantages, marks) in enumerate(zip(*columns, strict=True)):
+        if len(ids) == 0 or len({len(ids), len(logprobs), len(advantages)}) != 1:
             raise ValueError(
-                f"item {index}, response {row}: {len(ids)} tokens and {len(logprobs)} sampler "
-                "log-probs; want the same number of both, at least one"
+                f"item {index}, response {row}: {len(ids)} tokens, {len(logprobs)} sampler "
+                f"log-probs and {len(advantages)} advantages; want the same number of each, at "
+                "least one"
+            )
+        if marks is not None and (len(marks) != len(ids) or np.all(marks)):
+            raise ValueError(
+                f"item {index}, response {row}: {int(np.sum(marks))} of {len(marks)} tokens are "
+                f"marked as given, of {len(ids)} in all; want a mark for each, and at least one "
+                "token that the policy chose"
             )
     return [len(ids) for ids in item.completion_ids]
 
@@ -248,11 +262,17 @@ def _collate(
         sampler_logprobs=torch.from_numpy(
             _concat([item.sampler_logprobs[row] for item, row in chosen], np.float32)
         ),
-        advantages=torch.tensor(
-            [float(item.advantages[row]) for item, row in chosen], dtype=torch.float32
+        advantages=torch.from_numpy(
+            _concat([item.advantages[row] for item, row in chosen], np.float32)
         ),
+        mask=torch.from_numpy(_concat([_is_chosen(item, row) for item, row in chosen], np.bool_)),
         response_ids=tuple(response_ids),
     )
+
+
+def _is_chosen(item: TrainItem, row: int) -> np.ndarray:
+    marks = item.is_given[row]
+    return np.ones(len(item.completion_ids[row]), np.bool_) if marks is None else ~marks
 
 
 _Responses = tuple["EncodedPrompt", np.ndarray, list[np.ndarray]]

@@ -5,9 +5,24 @@ A module of its own: the actor needs nothing of Ray Train.
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 from mupo_ray.rollout.services import Switchboard
+
+if TYPE_CHECKING:
+    from mupo_ray.config import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunTask:
+    """One run to train."""
+
+    config: Config
+    """With absolute paths."""
+    config_hash: str
+    stop_after_step: int | None = None
+    """End early after this many finished steps, with a checkpoint."""
 
 
 class SessionBoard(Switchboard):
@@ -15,7 +30,7 @@ class SessionBoard(Switchboard):
 
     def __init__(self) -> None:
         super().__init__()
-        self._tasks: list[dict[str, Any]] = []
+        self._tasks: list[RunTask] = []
         self._outcomes: list[dict[str, str] | None] = []
         """Of the runs that ended, in order: None, or the error's type and message."""
         self._starts = 0
@@ -24,7 +39,7 @@ class SessionBoard(Switchboard):
         self._is_closed = False
         self._is_staffed = False
 
-    def post(self, task: dict[str, Any]) -> int:
+    def post(self, task: RunTask) -> int:
         """Add a run; its number."""
         self._tasks.append(task)
         return len(self._tasks) - 1
@@ -33,16 +48,16 @@ class SessionBoard(Switchboard):
         """No more runs will come."""
         self._is_closed = True
 
-    def take(self) -> dict[str, Any] | str:
+    def take(self) -> RunTask | Literal["wait", "end"]:
         """The open run, `wait` while there is none, or `end`.
 
         Workers that were restarted take the same run again, until it has cost more restarts than
-        its `max_failures`.
+        its `train.max_failures`.
         """
         self._is_staffed = True
         while len(self._outcomes) < len(self._tasks):
             task = self._tasks[len(self._outcomes)]
-            if self._starts <= task["max_failures"]:
+            if self._starts <= task.config.train.max_failures:
                 self._starts += 1
                 return task
             self._end(self._error or {"type": "TrainingError", "message": "its workers died"})

@@ -4,20 +4,18 @@
       trainer/      DeepSpeed's model and optimizer state; each rank writes its own files
       rng/          random state of each rank
       hf/           a plain save_pretrained folder with processor and generation config
+      method.npz    what the method remembers, where it remembers anything
       state.json    where the run stands, and the size of every other file; written last
 
-Each rank may write into a folder of its own (Ray Train copies the folders of all ranks over each
-other into storage): no two ranks write the same path, and state.json, in rank 0's folder, lists the
-files of all ranks. A folder counts as a checkpoint only if every file listed is there in its size.
+All ranks write into one folder, no two of them the same path, and rank 0 lists the files of all in
+state.json. A folder counts as a checkpoint only if every file listed is there in its size
+(`runs/folder.py`).
 """
 
 from __future__ import annotations
 
-import json
-import logging
 import random
-import shutil
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,38 +24,35 @@ import torch
 import torch.distributed as dist
 from transformers import AutoProcessor
 
-from mupo_ray.errors import CheckpointError
+from mupo_ray.errors import CheckpointError, TrainingError
+from mupo_ray.files import sha256_of, write_json
+from mupo_ray.runs.folder import HF_FOLDER, STATE_FILE, RunState, read_state
+from mupo_ray.train.collective import gather_objects
 from mupo_ray.train.weights import iter_parameters
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mupo_ray.methods import Method
     from mupo_ray.train.policy import DeepSpeedPolicy
 
-_LOGGER = logging.getLogger(__name__)
-
-STATE_FILE = "state.json"
-HF_FOLDER = "hf"
 _TRAINER_FOLDER = "trainer"
+_METHOD_FILE = "method.npz"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunState:
-    """Where a run stands between two steps."""
-
-    step: int
-    """Finished training steps."""
-    stream_position: int
-    """Position of the next prompt in the endless sequence."""
-    config_hash: str
-    """Of the config that wrote it."""
-
-
-def save(policy: DeepSpeedPolicy, folder: Path, state: RunState) -> None:
+def save(
+    policy: DeepSpeedPolicy, folder: Path, state: RunState, method: Method[Any] | None = None
+) -> None:
     """Write a checkpoint (C). On return every rank's files are written, state.json too.
 
     Args:
         policy: between two steps.
-        folder: this rank's folder; the same one for all ranks will do.
+        folder: the same one for all ranks.
         state: the same on all ranks.
+        method: whose memory is kept; None where there is none.
+
+    Raises:
+        TrainingError: the method remembers different things on different ranks.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / STATE_FILE).unlink(missing_ok=True)
@@ -66,6 +61,7 @@ def save(policy: DeepSpeedPolicy, folder: Path, state: RunState) -> None:
     rng = folder / "rng" / f"rank_{policy.rank:05d}.pt"
     rng.parent.mkdir(exist_ok=True)
     torch.save(_rng_state(), rng)
+    _save_method(policy, folder / _METHOD_FILE, {} if method is None else method.state())
 
     # Files of all ranks exist before they are listed, where ranks share a folder.
     dist.barrier()
@@ -78,20 +74,18 @@ def save(policy: DeepSpeedPolicy, folder: Path, state: RunState) -> None:
             **_shape_of(policy),
             "files": {name: size for part in files for name, size in sorted(part.items())},
         }
-        draft = folder / f"{STATE_FILE}.draft"
-        draft.write_text(json.dumps(record, indent=1) + "\n")
-        draft.replace(folder / STATE_FILE)
+        write_json(folder / STATE_FILE, record)
     dist.barrier()
 
 
-def load(policy: DeepSpeedPolicy, folder: Path) -> RunState:
-    """Bring a policy and this process's random state to where `save` left them (C).
+def load(policy: DeepSpeedPolicy, folder: Path, method: Method[Any] | None = None) -> RunState:
+    """Bring a policy, a method and this process's random state to where `save` left them (C).
 
     Raises:
-        CheckpointError: the checkpoint is not whole, or was written by another number of workers,
-            ZeRO stage or dtype.
+        CheckpointError: the checkpoint is not whole, was written by another number of workers,
+            ZeRO stage or dtype, or lacks what the method has to remember.
     """
-    state, record = _read(folder)
+    state, record = read_state(folder)
     for key, want in _shape_of(policy).items():
         if record[key] != want:
             raise CheckpointError(
@@ -105,73 +99,40 @@ def load(policy: DeepSpeedPolicy, folder: Path) -> RunState:
     policy.steps_done = int(record["optimizer_steps"])
     rng = folder / "rng" / f"rank_{policy.rank:05d}.pt"
     _set_rng_state(torch.load(rng, weights_only=False))
+    if method is not None:
+        _restore_method(method, folder / _METHOD_FILE)
     return state
 
 
-def verify(folder: Path) -> RunState:
-    """Check that a checkpoint is whole.
-
-    Raises:
-        CheckpointError: names the first file that is missing or has another size.
-    """
-    return _read(folder)[0]
-
-
-def latest_complete(run_dir: Path) -> Path | None:
-    """The whole checkpoint of the highest step below a run's folder; None where there is none.
-
-    A newer one that is not whole is passed over with a warning that names what it lacks.
-    """
-    found = []
-    for state_file in run_dir.glob(f"*/{STATE_FILE}"):
-        try:
-            found.append((verify(state_file.parent).step, state_file.parent))
-        except CheckpointError as err:
-            _LOGGER.warning("passed over: %s", err)
-    return max(found)[1] if found else None
+def _save_method(policy: DeepSpeedPolicy, file: Path, state: Mapping[str, np.ndarray]) -> None:
+    """Keep what a method remembers (C, where it remembers anything)."""
+    file.unlink(missing_ok=True)
+    if not state:
+        return
+    digests = gather_objects(
+        sha256_of(b"".join(name.encode() + a.tobytes() for name, a in sorted(state.items())))
+    )
+    if len(set(digests)) > 1:
+        raise TrainingError(
+            "the method's state differs between ranks; it should depend on nothing but what "
+            "`observe` is given"
+        )
+    if policy.rank == 0:
+        np.savez(file, allow_pickle=False, **state)
 
 
-def keep_latest(run_dir: Path, keep: int) -> None:
-    """Remove all but the newest whole checkpoints below a run's folder.
-
-    Args:
-        run_dir: of the run; all ranks have written.
-        keep: how many stay.
-    """
-    found = sorted(path.parent for path in run_dir.glob(f"step_*/{STATE_FILE}"))
-    for folder in found[:-keep]:
-        # Without its state it is no checkpoint, should removing be cut short.
-        (folder / STATE_FILE).unlink()
-        shutil.rmtree(folder)
-
-
-def _read(folder: Path) -> tuple[RunState, dict[str, Any]]:
-    """state.json after checking the files it lists."""
-    try:
-        record = json.loads((folder / STATE_FILE).read_text())
-        state = RunState(**{key: record[key] for key in RunState.__slots__})
-        files: dict[str, int] = record["files"]
-    except (OSError, ValueError, KeyError, TypeError) as err:
-        raise CheckpointError(
-            f"checkpoint {folder} is not whole: {STATE_FILE} cannot be read ({err!r}); it is "
-            "written last, so saving was cut short"
-        ) from err
-    for name, size in files.items():
-        path = folder / name
-        have = path.stat().st_size if path.is_file() else None
-        if have != size:
-            what = "is missing" if have is None else f"has {have} bytes instead of {size}"
+def _restore_method(method: Method[Any], file: Path) -> None:
+    names = method.state().keys()
+    if not file.exists():
+        if names:
             raise CheckpointError(
-                f"checkpoint {folder} is not whole: {_kind(name)} {name} {what}; use an older one"
+                f"checkpoint {file.parent} has no {_METHOD_FILE}, and the method has to remember "
+                f"{', '.join(names)}; start a new run from the weights in "
+                f"{file.parent / HF_FOLDER}"
             )
-    return state, record
-
-
-def _kind(name: str) -> str:
-    """What a person calls the file."""
-    if name.endswith("optim_states.pt"):
-        return "optimizer shard"
-    return "model shard" if name.endswith("model_states.pt") else "file"
+        return
+    with np.load(file, allow_pickle=False) as state:
+        method.restore(dict(state))
 
 
 def _shape_of(policy: DeepSpeedPolicy) -> dict[str, Any]:

@@ -30,11 +30,12 @@ from mupo_ray.data.encode import EncodedPrompt
 from mupo_ray.errors import ConfigError, TrainingError
 from mupo_ray.train.adapter import adapters_off, add_adapter
 from mupo_ray.train.batch import Layout, MicroBatch, Sharing
+from mupo_ray.train.prefix import set_attention
 from mupo_ray.train.scorer import Scorer
-from mupo_ray.train.sharing import choose_sharing, set_attention
 
 if TYPE_CHECKING:
-    from mupo_ray.config import Config, OptimizerConfig
+    from mupo_ray.config import Config
+    from mupo_ray.settings.sections import OptimizerConfig
 
 # Elements that DeepSpeed reduces or gathers at a time; its default would hold 2 GB of float32.
 _BUCKET_ELEMENTS = 50_000_000
@@ -60,7 +61,7 @@ class DeepSpeedPolicy:
     """
 
     def __init__(self, config: Config) -> None:
-        """Load the model and build the engine (C).
+        """Load the model and build the engine (C). Rows are padded until `set_sharing`.
 
         Raises:
             ConfigError: the path holds no model that can be loaded or trained.
@@ -98,11 +99,10 @@ class DeepSpeedPolicy:
         )
         self.device = torch.device(self.engine.device)
         self.steps_done = 0
-        self.set_sharing(choose_sharing(self))
 
     def set_sharing(self, sharing: Sharing) -> None:
         """Build and read micro-batches in this form from now on."""
-        set_attention(self.model, sharing)
+        set_attention(self.model, is_packed=sharing is Sharing.PACKED)
         self.layout = replace(self.layout, sharing=sharing)
 
     @property
@@ -182,7 +182,7 @@ class ReferencePolicy:
         sharded = config.train.zero_stage == 3
         settings = _engine_config(config, 3 if sharded else 0)
         model = _load_model(config, settings, sharded=sharded).requires_grad_(False).eval()
-        set_attention(model, sharing)
+        set_attention(model, is_packed=sharing is Sharing.PACKED)
         self._scorer: Any = Scorer(model)
         if sharded:
             settings = _engine_config(config, 3, hidden_size=_hidden_size(model))

@@ -26,6 +26,12 @@ from transformers import AttentionInterface
 NAME = "prefix_shared"
 
 
+def set_attention(model: Any, *, is_packed: bool) -> None:
+    """Give a model's decoder the attention that packed rows need, or stock attention."""
+    kind = NAME if is_packed else "sdpa"
+    model.set_attn_implementation({"": kind, "text_config": kind, "vision_config": "sdpa"})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cohort:
     """One prompt of P tokens at `start`, and its N responses of up to T tokens each after it."""

@@ -4,13 +4,14 @@
       run_training(config, session) --post--> runs in order --take--> trains it
                               <--outcome-- finished, failed <--finish--
 
-Ray Train restarts workers that die; they go on with the run that is open, from its checkpoint. Runs
-of a session differ in how they train, not in model, engines or number of workers.
+A run alone is a session of one. Ray Train restarts workers that die; they go on with the run that
+is open, from its checkpoint. The board counts the restarts of each run, and a run's folder says
+where it stands: Ray Train's own records decide nothing. Runs of a session differ in how they train,
+not in model, engines or number of workers.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import shutil
 import threading
@@ -20,19 +21,26 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import ray
+import ray.train
+from ray.train.torch import TorchConfig, TorchTrainer
 
 from mupo_ray import errors
 from mupo_ray.errors import ConfigError, MupoError, TrainingError
 from mupo_ray.placement.plan import live_cluster, render, wait_for_plan
-from mupo_ray.rollout.services import fingerprint, wait_for_services
-from mupo_ray.train.board import SessionBoard
-from mupo_ray.train.entry import train_runs
-from mupo_ray.train.launch import cause_of_failure, make_trainer, serving
+from mupo_ray.rollout.services import (
+    fingerprint,
+    start_services,
+    stop_services,
+    wait_for_cards,
+    wait_for_services,
+)
+from mupo_ray.train.board import RunTask, SessionBoard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mupo_ray.config import Config
+    from mupo_ray.placement.plan import PlacementPlan
     from mupo_ray.rollout.services import Services
 
 logger = logging.getLogger(__name__)
@@ -45,7 +53,9 @@ _STOP_S = 60.0
 class Session:
     """Train workers at their post; `open_session` makes one."""
 
-    def __init__(self, config: Config, board: Any) -> None:
+    def __init__(self, config: Config, board: Any, plan: PlacementPlan | None) -> None:
+        self.plan = plan
+        """Where everything is; None where services of another were used."""
         self._config = config
         self._board = board
         self._failure: MupoError | None = None
@@ -92,11 +102,8 @@ class Session:
                     f"were started with {have}"
                 )
 
-    def train(self, task: dict[str, Any]) -> None:
+    def train(self, task: RunTask) -> None:
         """Train one run and wait for its end.
-
-        Args:
-            task: `config` (JSON), `config_hash`, `stop_after_step`, `max_failures`.
 
         Raises:
             MupoError: the run failed, or the session's workers are gone.
@@ -104,15 +111,15 @@ class Session:
         index = ray.get(self._board.post.remote(task), timeout=_ANSWER_S)
         try:
             while True:
-                found = ray.get(self._board.outcome.remote(index), timeout=_ANSWER_S)
-                if found is None:
+                outcome = ray.get(self._board.outcome.remote(index), timeout=_ANSWER_S)
+                if outcome is None:
                     return
-                if found is not False:
-                    raise getattr(errors, found["type"], TrainingError)(found["message"])
+                if outcome is not False:
+                    raise getattr(errors, outcome["type"], TrainingError)(outcome["message"])
                 self._raise_unless_alive()
                 if self._stop_reason is not None:
-                    asked = self._board.ask_to_stop.remote(index, self._stop_reason)
-                    ray.get(asked, timeout=_ANSWER_S)
+                    answer = self._board.ask_to_stop.remote(index, self._stop_reason)
+                    ray.get(answer, timeout=_ANSWER_S)
                 time.sleep(_POLL_S)
         finally:
             self._stop_reason = None
@@ -158,14 +165,7 @@ class Session:
             raise self._failure or TrainingError("the session's train workers have ended")
 
     def _fit(self) -> None:
-        trainer = make_trainer(
-            self._config,
-            train_runs,
-            {"switchboard": self._board},
-            name=self._folder.name,
-            # The board counts restarts by run.
-            max_failures=-1,
-        )
+        trainer = _make_trainer(self._config, self._board, name=self._folder.name)
         try:
             trainer.fit()
         except Exception as err:
@@ -188,10 +188,124 @@ def open_session(config: Config, services: Services | None = None) -> Iterator[S
         logger.info("placement\n%s", render(plan, live_cluster()))
     board = ray.remote(SessionBoard).options(num_cpus=0).remote()
     try:
-        with (
-            serving(config, plan, services, board),
-            contextlib.closing(Session(config, board)) as session,
-        ):
-            yield session
+        with _serving(config, plan, services, board):
+            session = Session(config, board, plan)
+            try:
+                yield session
+            except (KeyboardInterrupt, SystemExit):
+                # Who ends the driver does not wait for the run; its workers go with the board.
+                raise
+            except BaseException:
+                session.close()
+                raise
+            session.close()
     finally:
         ray.kill(board)
+
+
+@contextmanager
+def _serving(
+    config: Config, plan: PlacementPlan | None, services: Services | None, switchboard: Any
+) -> Iterator[None]:
+    """Services behind the switchboard while the trainers run; started here where None."""
+    if services is not None:
+        ray.get(switchboard.offer.remote(services), timeout=config.rollout.start_timeout_s)
+        yield
+        return
+    assert plan is not None
+    starter = _Starter(config, plan, switchboard)
+    starter.start()
+    try:
+        yield
+    finally:
+        starter.stop()
+
+
+class _Starter(threading.Thread):
+    """Starts the services while Ray Train starts its workers; on shared GPUs after them."""
+
+    def __init__(self, config: Config, plan: PlacementPlan, switchboard: Any) -> None:
+        super().__init__(name="service-starter", daemon=True)
+        self._config = config
+        self._plan = plan
+        self._switchboard = switchboard
+        self._services: Services | None = None
+        self._cancelled = threading.Event()
+
+    def run(self) -> None:
+        timeout_s = self._config.rollout.start_timeout_s
+        try:
+            shares = any(bundle.cards_of for bundle in self._plan.bundles)
+            workers = self._config.train.num_workers
+            cards = wait_for_cards(self._switchboard, workers, timeout_s) if shares else ()
+            self._services = start_services(self._config, self._plan, cards, self._cancelled)
+            ray.get(self._switchboard.offer.remote(self._services), timeout=timeout_s)
+        except Exception as err:
+            # The trainers are waiting at the switchboard: they raise it and end the run.
+            if not self._cancelled.is_set():
+                logger.error("%s", err)
+            self._switchboard.fail.remote(str(err))
+
+    def stop(self) -> None:
+        self._cancelled.set()
+        self.join(timeout=self._config.rollout.start_timeout_s)
+        if self._services is not None:
+            stop_services(self._services)
+
+
+def _work(inputs: dict[str, Any]) -> None:
+    """Ray Train's `train_loop_per_worker`; see `mupo_ray.train.loop.train_runs`.
+
+    Driver and controller need nothing of the loop, and with it torch's, DeepSpeed's and
+    transformers' ten seconds of importing.
+    """
+    from mupo_ray.train.loop import train_runs
+
+    train_runs(inputs["board"])
+
+
+def _make_trainer(config: Config, board: Any, *, name: str) -> TorchTrainer:
+    """Ray Train's trainer of the workers that a config describes.
+
+    Args:
+        config: workers, device and storage.
+        board: where workers take their runs.
+        name: folder of Ray Train's records below the run's storage path.
+    """
+    on_gpu = config.run.device == "cuda"
+    return TorchTrainer(
+        _work,
+        train_loop_config={"board": board},
+        torch_config=TorchConfig(
+            backend="nccl" if on_gpu else "gloo", timeout_s=int(config.train.collective_timeout_s)
+        ),
+        scaling_config=ray.train.ScalingConfig(
+            num_workers=config.train.num_workers,
+            use_gpu=on_gpu,
+            resources_per_worker={
+                "CPU": config.train.cpus_per_worker,
+                **({"GPU": 1} if on_gpu else {}),
+            },
+        ),
+        run_config=ray.train.RunConfig(
+            name=name,
+            storage_path=str(config.run_dir.parent),
+            # The board counts restarts by run.
+            failure_config=ray.train.FailureConfig(max_failures=-1),
+            # Below that it prints every report with all metrics in it.
+            logging_config=ray.train.LoggingConfig(log_level="WARNING"),
+        ),
+    )
+
+
+def cause_of_failure(err: BaseException) -> MupoError:
+    """The worker's own error out of Ray's wrapping."""
+    failures = getattr(err, "worker_failures", None) or {}
+    for failure in failures.values():
+        inner: Any = failure
+        while inner is not None:
+            if isinstance(inner, MupoError):
+                return inner
+            inner = getattr(inner, "cause", None) or getattr(inner, "__cause__", None)
+    lines = str(err).strip().splitlines()
+    return TrainingError(f"training failed: {lines[-1] if lines else repr(err)}")

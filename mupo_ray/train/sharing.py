@@ -1,4 +1,4 @@
-"""Which form of micro-batch a model can take: found at start-up by trying it.
+"""Which form of micro-batch a model can take: check at start-up by trying it.
 
 The padded form runs on stock attention and is the reference. The packed form is used where it gives
 the same log-probs and gradients; a model with another kind of attention, or a kernel that aligns
@@ -18,12 +18,11 @@ import torch.distributed as dist
 
 from mupo_ray.data.encode import EncodedPrompt
 from mupo_ray.errors import ConfigError
-from mupo_ray.train import prefix
 from mupo_ray.train.batch import MicroBatch, Sharing, TrainItem, micro_batches
+from mupo_ray.train.policy import DeepSpeedPolicy
 
 if TYPE_CHECKING:
     from mupo_ray.config import Config
-    from mupo_ray.train.policy import DeepSpeedPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -47,10 +46,15 @@ class SelfCheck:
     """What was tried, in words."""
 
 
-def set_attention(model: Any, sharing: Sharing) -> None:
-    """Give a model's decoder the attention that this form needs."""
-    kind = prefix.NAME if sharing is Sharing.PACKED else "sdpa"
-    model.set_attn_implementation({"": kind, "text_config": kind, "vision_config": "sdpa"})
+def make_policy(config: Config) -> DeepSpeedPolicy:
+    """The policy of a run, in the form that suits its model (C).
+
+    Raises:
+        ConfigError: as `DeepSpeedPolicy` and `choose_sharing`.
+    """
+    policy = DeepSpeedPolicy(config)
+    policy.set_sharing(choose_sharing(policy))
+    return policy
 
 
 def choose_sharing(policy: DeepSpeedPolicy) -> Sharing:
@@ -64,11 +68,11 @@ def choose_sharing(policy: DeepSpeedPolicy) -> Sharing:
         return Sharing(wanted)
     limits = _LIMITS[policy.config.model.dtype]
     try:
-        found = self_check(policy)
+        check = self_check(policy)
     except (RuntimeError, TypeError, ValueError, ImportError) as err:
         reason = f"{type(err).__name__}: {err}"
     else:
-        worst = torch.tensor([found.logprob_diff, found.gradient_diff], device=policy.device)
+        worst = torch.tensor([check.logprob_diff, check.gradient_diff], device=policy.device)
         # A NaN must not pass, nor get lost in a maximum over ranks.
         worst = worst.nan_to_num(nan=torch.inf)
         dist.all_reduce(worst, op=dist.ReduceOp.MAX)
@@ -78,8 +82,8 @@ def choose_sharing(policy: DeepSpeedPolicy) -> Sharing:
             logger.info(
                 "prompts are shared (packed rows): %s from padded ones; %.1f times as fast on %s",
                 figures,
-                found.gain,
-                found.shape,
+                check.gain,
+                check.shape,
             )
             return Sharing.PACKED
         reason = f"{figures} from padded ones, allowed are {limits[0]:.0e} and {limits[1]:.0e}"
@@ -165,7 +169,8 @@ def _probe(policy: DeepSpeedPolicy) -> tuple[list[TrainItem], str]:
             ),
             completion_ids=tuple(rng.integers(0, limit, n) for n in lengths),
             sampler_logprobs=tuple(np.zeros(n, np.float32) for n in lengths),
-            advantages=np.zeros(len(lengths)),
+            advantages=tuple(np.zeros(n) for n in lengths),
+            is_given=(None,) * len(lengths),
         )
 
     bare = EncodedPrompt(

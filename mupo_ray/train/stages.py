@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,14 +18,16 @@ from mupo_ray.types import Cohort
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from mupo_ray.config import Config, FilterConfig
+    from mupo_ray.config import Config
     from mupo_ray.data.stream import PromptStream
     from mupo_ray.methods import Method
     from mupo_ray.rewards.verdicts import Verifier
     from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.rollout.pool import EnginePool
+    from mupo_ray.settings.sections import FilterConfig
     from mupo_ray.train.clock import Clock
-    from mupo_ray.types import Prompt, Response, ScoredCohort
+    from mupo_ray.train.encoding import EncodeAhead
+    from mupo_ray.types import Prompt, Response
 
 logger = logging.getLogger(__name__)
 
@@ -70,11 +72,14 @@ def sample_step(
     step: int,
     *,
     stream: PromptStream,
+    encoder: EncodeAhead,
     pool: EnginePool,
     verifier: Verifier,
     clock: Clock,
 ) -> SampledStep:
     """Sample and judge this rank's share of the step's cohorts (C).
+
+    Prompts are encoded for the trainer meanwhile.
 
     With the filter on, cohorts without signal are replaced by further prompts until the step is
     full over all ranks or `filter.max_rounds` is reached; a surplus is cut by position, so that
@@ -85,6 +90,7 @@ def sample_step(
     while True:
         with clock("rollout"):
             prompts = stream.next(want)
+            encoder.begin(prompts)
             sampled = pool.generate(prompts, sampling_plan(config, step), version=step)
         with clock("judge"):
             cohorts = judge_cohorts(prompts, sampled, verifier)
@@ -129,7 +135,7 @@ def _cut_surplus(result: SampledStep, want: int) -> None:
 
 
 def embed_step(
-    cohorts: Sequence[Cohort], method: Method, embedder: EmbedderPool | None, on_failure: str
+    cohorts: Sequence[Cohort], method: Method[Any], embedder: EmbedderPool | None, on_failure: str
 ) -> Embedded:
     """Embed the reasoning of every response, where the method needs it.
 
@@ -156,10 +162,3 @@ def embed_cohorts(
     vectors, hit_frac = embedder.embed(texts)
     ends = np.cumsum([len(c.responses) for c in cohorts])[:-1]
     return np.split(vectors, ends), hit_frac
-
-
-def score_step(
-    cohorts: Sequence[Cohort], embedded: Embedded, method: Method, step: int
-) -> list[ScoredCohort]:
-    """Groups, rewards and advantages; local to a rank, since cohorts are independent."""
-    return method.score(cohorts, embedded.embeddings, step)

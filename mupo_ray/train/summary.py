@@ -1,9 +1,9 @@
-"""Metrics of a step over all ranks."""
+"""Metrics of a step over all ranks: each key with its reducer, where the value arises."""
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,128 +12,115 @@ from mupo_ray.core.diversity import effective_strategies_of_embeddings, pairwise
 from mupo_ray.types import Reason
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from mupo_ray.train.stages import Embedded, SampledStep
     from mupo_ray.types import ScoredCohort
 
 
+class Reduce(StrEnum):
+    """How the values of all ranks become one number."""
+
+    MEAN = "mean"
+    STD = "std"
+    MIN = "min"
+    MAX = "max"
+    SUM = "sum"
+
+    def __call__(self, values: Sequence[float]) -> float:
+        """One number of at least one value."""
+        return float(getattr(np, self.value)(values))
+
+
 @dataclass(slots=True)
 class StepRecord:
-    """One rank's plain values of a step; ranks' records are joined and then reduced."""
+    """What a step, or one rank's part of it, comes to."""
 
-    parts: dict[str, list[float]] = field(default_factory=dict)
-    rewards: list[float] = field(default_factory=list)
-    advantages: list[float] = field(default_factory=list)
-    lengths: list[int] = field(default_factory=list)
-    truncated: list[bool] = field(default_factory=list)
-    formats: list[float] = field(default_factory=list)
-    accuracies: list[float] = field(default_factory=list)
-    reasons: Counter[str] = field(default_factory=Counter)
-    group_sizes: list[int] = field(default_factory=list)
-    num_constant: int = 0
-    num_floored: int = 0
-    pairwise: list[float] = field(default_factory=list)
-    effective: list[float] = field(default_factory=list)
-    counts: Counter[str] = field(default_factory=Counter)
-    """Sums over ranks: cohorts sampled, dropped, embedding fallbacks."""
-    cache_hits: list[float] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    prompt_ids: list[str] = field(default_factory=list)
+    values: dict[tuple[str, Reduce], list[float]] = field(default_factory=dict)
+    """(metric key, reducer) -> values."""
+    order: list[tuple[int, str]] = field(default_factory=list)
+    """Position and id of every prompt that is trained on."""
+    num_tokens: int = 0
+    """Sampled tokens in the cohorts that are trained on."""
+
+    def add(self, key: str, values: Iterable[float], how: Reduce = Reduce.MEAN) -> None:
+        """Take values of a metric; what was not measured has none."""
+        self.values.setdefault((key, how), []).extend(values)
+
+    def metrics(self) -> dict[str, float]:
+        """Metric key -> its value; a key without values is left out."""
+        return {key: how(values) for (key, how), values in self.values.items() if values}
 
 
 def record_step(
-    scored: Sequence[ScoredCohort], sampled: SampledStep, embedded: Embedded
+    scored: Sequence[ScoredCohort],
+    sampled: SampledStep,
+    embedded: Embedded,
+    own_parts: Sequence[str] = (),
 ) -> StepRecord:
-    """This rank's values."""
+    """This rank's part of a step.
+
+    Args:
+        scored: its cohorts.
+        sampled: how they came about.
+        embedded: their embeddings.
+        own_parts: names of the reward's parts that are the method's own.
+    """
     record = StepRecord()
     for s in scored:
-        for name, part in s.reward_parts.items():
-            record.parts.setdefault(name, []).extend(part.tolist())
-        record.rewards += s.rewards.tolist()
-        record.advantages += s.advantages.tolist()
-        record.lengths += [r.num_tokens for r in s.cohort.responses]
-        record.truncated += [r.finish_reason.is_truncated for r in s.cohort.responses]
-        record.accuracies += [v.accuracy for v in s.cohort.verdicts]
-        record.formats += [v.format for v in s.cohort.verdicts]
-        record.reasons.update(str(v.reason) for v in s.cohort.verdicts)
-        record.group_sizes += np.unique(s.group_ids, return_counts=True)[1].tolist()
-        record.num_constant += s.num_constant
-        record.num_floored += s.num_floored
-        if s.embeddings is not None:
-            record.pairwise.append(pairwise_diversity(s.embeddings))
-            record.effective.append(effective_strategies_of_embeddings(s.embeddings))
-        record.positions.append(s.cohort.prompt.position)
-        record.prompt_ids.append(s.cohort.prompt.prompt_id)
-    record.counts.update(
-        sampled=sampled.sampled,
-        kept=len(sampled.cohorts),
-        dropped_right=sampled.dropped_right,
-        dropped_wrong=sampled.dropped_wrong,
-        rounds=sampled.rounds,
-        fallbacks=embedded.fallbacks,
-    )
+        _add_cohort(record, s, own_parts)
+    left = sampled.sampled - len(sampled.cohorts)
+    record.add("filter/kept_frac", [1.0] * len(sampled.cohorts) + [0.0] * left)
+    record.add("filter/rounds", [sampled.rounds])
+    record.add("filter/dropped_right", [sampled.dropped_right], Reduce.SUM)
+    record.add("filter/dropped_wrong", [sampled.dropped_wrong], Reduce.SUM)
     if embedded.embeddings is not None:
-        record.cache_hits.append(embedded.cache_hit_frac)
+        record.add("embed/cache_hit_frac", [embedded.cache_hit_frac])
+    record.add("embed/fallbacks", [embedded.fallbacks], Reduce.SUM)
     return record
 
 
 def join(records: Sequence[StepRecord]) -> StepRecord:
-    """All ranks' values as one record."""
-    whole = StepRecord()
+    """All ranks' parts as one, prompts by their position."""
+    whole = StepRecord(
+        order=sorted(prompt for record in records for prompt in record.order),
+        num_tokens=sum(record.num_tokens for record in records),
+    )
     for record in records:
-        for name, values in record.parts.items():
-            whole.parts.setdefault(name, []).extend(values)
-        for name in StepRecord.__slots__:
-            mine, theirs = getattr(whole, name), getattr(record, name)
-            if isinstance(mine, list):
-                mine.extend(theirs)
-            elif isinstance(mine, Counter):
-                mine.update(theirs)
-            elif isinstance(mine, int):
-                setattr(whole, name, mine + theirs)
+        for (key, how), values in record.values.items():
+            whole.add(key, values, how)
     return whole
 
 
-def metrics_of(record: StepRecord, num_ranks: int) -> dict[str, float]:
-    """Metric keys of a joined record; means of what was not measured are left out."""
-    counts = record.counts
-    found = {
-        "reward/accuracy/mean": _mean(record.accuracies),
-        "reward/format/mean": _mean(record.formats),
-        "reward/total/mean": _mean(record.rewards),
-        "reward/total/std": float(np.std(record.rewards)) if record.rewards else None,
-        "response/length/mean": _mean(record.lengths),
-        "response/length/max": max(record.lengths, default=None),
-        "response/length/min": min(record.lengths, default=None),
-        "response/truncated/frac": _mean(record.truncated),
-        "group/size/min": min(record.group_sizes, default=None),
-        "group/size/max": max(record.group_sizes, default=None),
-        "group/constant_frac": _share(record.num_constant, len(record.group_sizes)),
-        "group/floored_frac": _share(record.num_floored, len(record.group_sizes)),
-        "diversity/pairwise": _mean(record.pairwise),
-        "diversity/effective": _mean(record.effective),
-        "advantage/abs_mean": _mean([abs(a) for a in record.advantages]),
-        "advantage/zero_frac": _mean([a == 0.0 for a in record.advantages]),
-        "filter/kept_frac": _share(counts["kept"], counts["sampled"]),
-        "filter/rounds": counts["rounds"] / num_ranks,
-        "filter/dropped_right": counts["dropped_right"],
-        "filter/dropped_wrong": counts["dropped_wrong"],
-        "embed/cache_hit_frac": _mean(record.cache_hits),
-        "embed/fallbacks": counts["fallbacks"],
-    }
-    for name, values in record.parts.items():
+def _add_cohort(record: StepRecord, s: ScoredCohort, own_parts: Sequence[str]) -> None:
+    responses, verdicts = s.cohort.responses, s.cohort.verdicts
+    lengths = [r.num_tokens for r in responses]
+    record.order.append((s.cohort.prompt.position, s.cohort.prompt.prompt_id))
+    record.num_tokens += sum(lengths)
+
+    record.add("reward/accuracy/mean", [v.accuracy for v in verdicts])
+    record.add("reward/format/mean", [v.format for v in verdicts])
+    for name, part in s.reward_parts.items():
         if name not in ("accuracy", "format"):
-            kind = "" if name in ("diversity", "overlong") else "extra/"
-            found[f"reward/{kind}{name}/mean"] = _mean(values)
+            kind = "" if name == "overlong" or name in own_parts else "extra/"
+            record.add(f"reward/{kind}{name}/mean", part.tolist())
+    record.add("reward/total/mean", s.rewards.tolist())
+    record.add("reward/total/std", s.rewards.tolist(), Reduce.STD)
     for reason in Reason:
-        found[f"verdict/{reason}/frac"] = _share(record.reasons[str(reason)], len(record.rewards))
-    return {name: float(value) for name, value in found.items() if value is not None}
+        record.add(f"verdict/{reason}/frac", [float(v.reason == reason) for v in verdicts])
 
+    record.add("response/length/mean", lengths)
+    record.add("response/length/max", lengths, Reduce.MAX)
+    record.add("response/length/min", lengths, Reduce.MIN)
+    record.add("response/truncated/frac", [r.finish_reason.is_truncated for r in responses])
 
-def _mean(values: Sequence[float]) -> float | None:
-    return float(np.mean(values)) if values else None
-
-
-def _share(part: float, whole: float) -> float | None:
-    return part / whole if whole else None
+    sizes = np.unique(s.group_ids, return_counts=True)[1].tolist()
+    record.add("group/size/min", sizes, Reduce.MIN)
+    record.add("group/size/max", sizes, Reduce.MAX)
+    for key, count in (("constant", s.num_constant), ("floored", s.num_floored)):
+        record.add(f"group/{key}_frac", [1.0] * count + [0.0] * (len(sizes) - count))
+    if s.embeddings is not None:
+        record.add("diversity/pairwise", [pairwise_diversity(s.embeddings)])
+        record.add("diversity/effective", [effective_strategies_of_embeddings(s.embeddings)])
+    record.add("advantage/abs_mean", np.abs(s.advantages).tolist())
+    record.add("advantage/zero_frac", (s.advantages == 0.0).tolist())

@@ -7,9 +7,9 @@ of ranks nor of micro-batches shows in the result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -27,9 +27,11 @@ from mupo_ray.core.loss import (
 )
 from mupo_ray.errors import TrainingError
 from mupo_ray.train.batch import MicroBatch, TrainItem, empty_micro_batch, micro_batches
+from mupo_ray.types import Tokens
 
 if TYPE_CHECKING:
-    from mupo_ray.config import LossConfig
+    from mupo_ray.methods import Method
+    from mupo_ray.settings.sections import LossConfig
     from mupo_ray.train.policy import DeepSpeedPolicy, LogprobModel
 
 # Shares of the loss and sums over tokens that add up over micro-batches and ranks.
@@ -44,13 +46,16 @@ class UpdatePlan:
     batches: list[MicroBatch]
     """As many on every rank."""
     num_tokens: int
-    """Response tokens over all ranks."""
+    """Response tokens that the policy chose, over all ranks."""
     num_responses: int
     """Responses over all ranks."""
 
 
 def train_step(
-    policy: DeepSpeedPolicy, reference: LogprobModel | None, items: Sequence[TrainItem]
+    policy: DeepSpeedPolicy,
+    reference: LogprobModel | None,
+    items: Sequence[TrainItem],
+    method: Method[Any] | None = None,
 ) -> dict[str, float]:
     """All optimizer steps that share one rollout (C).
 
@@ -58,6 +63,7 @@ def train_step(
         policy: the model to train, with its config.
         reference: frozen model of the KL term; None where `loss.kl_coef` is 0.
         items: this rank's cohorts; may be empty.
+        method: whose terms are added to the loss; None where there are none.
 
     Returns:
         Metrics of the global batch, the same on all ranks; means over the optimizer steps.
@@ -79,7 +85,7 @@ def train_step(
         ref = None
         if reference is not None:
             ref = logprobs(reference, plan.batches, config.rollout.temperature)
-        stats.append(update(policy, plan, old_logprobs, ref))
+        stats.append(update(policy, plan, old_logprobs, ref, method))
     mean = {name: sum(s[name] for s in stats) / len(stats) for name in stats[0]}
     return mean | {name: v for name, v in stats[0].items() if name.startswith("sync/")}
 
@@ -99,7 +105,10 @@ def plan_updates(policy: DeepSpeedPolicy, items: Sequence[TrainItem]) -> list[Up
         for first in range(train.updates_per_step)
     ]
     mine = torch.tensor(
-        [[len(c), sum(b.num_tokens for b in c), sum(b.num_responses for b in c)] for c in cuts],
+        [
+            [len(c), sum(b.num_trained_tokens for b in c), sum(b.num_responses for b in c)]
+            for c in cuts
+        ],
         device=policy.device,
     )
     ranks = [torch.empty_like(mine) for _ in range(policy.world_size)]
@@ -144,6 +153,7 @@ def update(
     plan: UpdatePlan,
     old_logprobs: Sequence[torch.Tensor],
     ref_logprobs: Sequence[torch.Tensor] | None,
+    method: Method[Any] | None = None,
 ) -> dict[str, float]:
     """One optimizer step (C).
 
@@ -152,6 +162,7 @@ def update(
         plan: micro-batches and global counts.
         old_logprobs: [T] a micro-batch, of the policy that sampled.
         ref_logprobs: [T] a micro-batch, of the reference; None without a KL term.
+        method: whose terms are added to the loss; None where there are none.
 
     Returns:
         Metrics, the same on all ranks.
@@ -162,12 +173,13 @@ def update(
     """
     config = policy.config
     rate = policy.learning_rate
-    sums = torch.zeros(len(_SHARES) + len(_SUMS), device=policy.device)
+    shares = (*_SHARES, *(f"loss/{name}" for name in (method.loss_names if method else ())))
+    sums = torch.zeros(len(shares) + len(_SUMS), device=policy.device)
     worst_diff = torch.zeros(1, device=policy.device)
     if plan.num_tokens == 0:
         # Nobody has data. An optimizer step would move the weights by momentum and decay alone.
         policy.skip_step()
-        names = (*_SHARES, *_SUMS, "sync/logprob_diff_max", "optim/grad_norm")
+        names = (*shares, *_SUMS, "sync/logprob_diff_max", "optim/grad_norm")
         return dict.fromkeys(names, 0.0) | {"optim/lr": rate, "optim/skipped": 1.0}
     denominators = Denominators(
         num_tokens=plan.num_tokens,
@@ -176,15 +188,18 @@ def update(
     )
     for index, batch in enumerate(plan.batches):
         logp, entropy = policy.score(batch, config.rollout.temperature, with_entropy=True)
-        loss, parts, diff = _loss(
-            batch.to(policy.device),
-            logp,
-            entropy,
-            old_logprobs[index],
-            None if ref_logprobs is None else ref_logprobs[index],
-            config.loss,
-            denominators,
+        batch = batch.to(policy.device)
+        tokens = Tokens(
+            logprobs=logp,
+            entropy=entropy,
+            old_logprobs=old_logprobs[index],
+            ref_logprobs=None if ref_logprobs is None else ref_logprobs[index],
+            advantages=batch.advantages,
+            mask=batch.mask,
+            response=sequence_index(batch.lengths),
         )
+        terms = {} if method is None else _terms(method, tokens)
+        loss, parts, diff = _loss(tokens, terms, batch.sampler_logprobs, config.loss, denominators)
         policy.backward(loss, is_last=index == len(plan.batches) - 1)
         sums += parts
         worst_diff = torch.maximum(worst_diff, diff)
@@ -198,10 +213,9 @@ def update(
             "train.optimizer.lr"
         )
     grad_norm = policy.step()
-    shares = dict(zip(_SHARES, values, strict=False))
-    means = {k: v / plan.num_tokens for k, v in zip(_SUMS, values[len(_SHARES) :], strict=True)}
+    means = {k: v / plan.num_tokens for k, v in zip(_SUMS, values[len(shares) :], strict=True)}
     return {
-        **shares,
+        **dict(zip(shares, values, strict=False)),
         **means,
         "sync/logprob_diff_max": float(worst_diff),
         "optim/grad_norm": grad_norm,
@@ -210,23 +224,38 @@ def update(
     }
 
 
+def _terms(method: Method[Any], tokens: Tokens) -> dict[str, torch.Tensor]:
+    """The method's own token losses, in the order in which it names them."""
+    terms = method.loss_terms(tokens)
+    if terms.keys() != set(method.loss_names):
+        raise TrainingError(
+            f"{type(method).__name__}.loss_terms returned {sorted(terms)}; should be "
+            f"{sorted(method.loss_names)}, as its `declares` has them (loss/<name>)"
+        )
+    return {name: terms[name] for name in method.loss_names}
+
+
 def _loss(
-    batch: MicroBatch,
-    logp: torch.Tensor,
-    entropy: torch.Tensor,
-    old_logprobs: torch.Tensor,
-    ref_logprobs: torch.Tensor | None,
+    tokens: Tokens,
+    terms: Mapping[str, torch.Tensor],
+    sampler: torch.Tensor,
     settings: LossConfig,
     denominators: Denominators,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """A micro-batch's share of the loss, its metrics ([8], see _SHARES and _SUMS), worst diff."""
-    mask = torch.ones_like(logp, dtype=torch.bool)
-    owner = sequence_index(batch.lengths)
-    sampler = batch.sampler_logprobs
-    ratio = importance_ratio(logp, old_logprobs, mask)
+    """A micro-batch's share of the loss, its metrics (_SHARES, terms, _SUMS), worst diff.
+
+    Args:
+        tokens: of the micro-batch.
+        terms: [T] each, the method's own.
+        sampler: [T] log-probs that the engine reported.
+        settings: the surrogate, KL and entropy.
+        denominators: of the global batch.
+    """
+    logp, mask = tokens.logprobs, tokens.mask
+    ratio = importance_ratio(logp, tokens.old_logprobs, mask)
     surrogate = clipped_surrogate(
         ratio,
-        batch.advantages[owner],
+        tokens.advantages,
         clip_low=settings.clip_low,
         clip_high=settings.clip_high,
         dual_clip=settings.dual_clip,
@@ -234,19 +263,21 @@ def _loss(
     policy_losses = surrogate.losses
     if settings.old_logprobs == "recompute" and settings.importance_cap is not None:
         policy_losses = policy_losses * truncated_importance_weights(
-            old_logprobs, sampler, mask, max_weight=settings.importance_cap
+            tokens.old_logprobs, sampler, mask, max_weight=settings.importance_cap
         )
-    if ref_logprobs is None:
+    if tokens.ref_logprobs is None:
         kl = torch.zeros_like(logp)
     else:
-        kl = kl_estimate(logp, ref_logprobs, mask, estimator=settings.kl_estimator)
+        kl = kl_estimate(logp, tokens.ref_logprobs, mask, estimator=settings.kl_estimator)
     losses = policy_losses + settings.kl_coef * kl
     if settings.entropy_coef > 0.0:
-        losses = losses - settings.entropy_coef * entropy
+        losses = losses - settings.entropy_coef * tokens.entropy
+    for term in terms.values():
+        losses = losses + term
 
-    def share(tokens: torch.Tensor) -> torch.Tensor:
+    def share(values: torch.Tensor) -> torch.Tensor:
         return reduce_losses(
-            tokens, mask, owner, reduction=settings.reduction, denominators=denominators
+            values, mask, tokens.response, reduction=settings.reduction, denominators=denominators
         )
 
     loss = share(losses)
@@ -256,13 +287,14 @@ def _loss(
                 loss,
                 share(policy_losses),
                 share(kl),
-                share(entropy),
-                surrogate.is_clipped.sum(),
-                surrogate.is_dual_clipped.sum(),
-                ratio.sum(),
+                share(tokens.entropy),
+                *(share(term) for term in terms.values()),
+                (surrogate.is_clipped & mask).sum(),
+                (surrogate.is_dual_clipped & mask).sum(),
+                (ratio * mask).sum(),
                 logprob_mismatch(logp, sampler, mask).sum_abs_diff,
             ]
         )
-        diff = (logp - sampler).abs().nan_to_num(nan=0.0)
+        diff = ((logp - sampler).abs() * mask).nan_to_num(nan=0.0)
         worst = diff.max() if diff.numel() else diff.sum()
     return loss, metrics.detach(), worst[None]

@@ -5,14 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.train
 
-from mupo_ray.config import Config
-from mupo_ray.data.encode import EncodedPrompt, PromptEncoder
+from mupo_ray.data.encode import PromptEncoder
 from mupo_ray.data.stream import PromptStream, load_prompts
 from mupo_ray.data.table import open_table
 from mupo_ray.evaluation.collapse import CollapseWatch
@@ -23,10 +21,12 @@ from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
 from mupo_ray.rollout.pool import EnginePool, placeholder_ids
 from mupo_ray.rollout.services import Services, wait_for_services
+from mupo_ray.runs.folder import latest_complete
 from mupo_ray.runs.ledger import Ledger
 from mupo_ray.sync.broadcast import ObjectStoreChannel, WeightChannel
 from mupo_ray.train import checkpoint
 from mupo_ray.train.collective import from_rank_zero
+from mupo_ray.train.encoding import EncodeAhead
 from mupo_ray.train.entry import make_renderer
 from mupo_ray.train.policy import (
     DeepSpeedPolicy,
@@ -34,8 +34,13 @@ from mupo_ray.train.policy import (
     init_distributed,
     make_reference,
 )
+from mupo_ray.train.sharing import make_policy
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mupo_ray.config import Config
+    from mupo_ray.train.board import RunTask
     from mupo_ray.types import Prompt
 
 logger = logging.getLogger(__name__)
@@ -52,49 +57,48 @@ class Worker:
     world_size: int
     policy: DeepSpeedPolicy
     reference: LogprobModel | None
-    method: Method
+    method: Method[Any]
     stream: PromptStream
     eval_prompts: list[Prompt] | None
     pool: EnginePool
     channel: WeightChannel
     embedder: EmbedderPool
     verifier: Verifier
-    encoder: PromptEncoder
+    encoder: EncodeAhead
     tracker: Tracker
     ledger: Ledger
     collapse: CollapseWatch
     start_step: int
-    in_session: bool
-
-    @staticmethod
-    def run_dir_of(inputs: dict[str, Any]) -> Path:
-        """Folder of the run that the inputs describe."""
-        return Config.model_validate_json(inputs["config"]).run_dir
 
     @classmethod
-    def start(cls, inputs: dict[str, Any]) -> Worker:
+    def start(cls, task: RunTask, board: Any) -> Worker:
         """Build or resume everything (C).
+
+        Args:
+            task: the run.
+            board: of the session.
 
         Raises:
             MupoError: the model, data, engines or checkpoint cannot be had.
         """
-        config = Config.model_validate_json(inputs["config"])
+        config = task.config
         context = ray.train.get_context()
         rank, world_size = context.get_world_rank(), context.get_world_size()
         # Ray Train puts its handlers at the root, where it prints every report with all metrics.
         logging.getLogger().setLevel(logging.WARNING)
         logging.getLogger("mupo_ray").setLevel(logging.INFO if rank == 0 else logging.WARNING)
         ray.get(
-            inputs["switchboard"].report_card.remote(rank, _card(config)),
+            board.report_card.remote(rank, _card(config)),
             timeout=config.train.collective_timeout_s,
         )
         init_distributed(config.run.device, config.train.collective_timeout_s)
 
         renderer = make_renderer(config)
-        policy = DeepSpeedPolicy(config)
+        policy = make_policy(config)
         reference = make_reference(policy)
-        start_step, position = _resume(policy, config)
-        services = wait_for_services(inputs["switchboard"], config.rollout.start_timeout_s)
+        method = make_method(config)
+        start_step, position = _resume(policy, method, config)
+        services = wait_for_services(board, config.rollout.start_timeout_s)
         channel = make_channel(config, services, rank)
         # Opening the record cuts it back to the step that the run resumes from.
         tracker = _tracker(config, rank, start_step)
@@ -113,13 +117,13 @@ class Worker:
         )
         return cls(
             config=config,
-            config_hash=inputs["config_hash"],
+            config_hash=task.config_hash,
             run_dir=config.run_dir,
             rank=rank,
             world_size=world_size,
             policy=policy,
             reference=reference,
-            method=make_method(config),
+            method=method,
             stream=stream,
             eval_prompts=(
                 load_prompts(config.eval.path, renderer, config.eval.num_prompts)
@@ -138,19 +142,15 @@ class Worker:
             channel=channel,
             embedder=EmbedderPool(services.embedders, config.embedder.timeout_s),
             verifier=Verifier.from_config(config.reward, is_think_opened=renderer.opens_think),
-            encoder=PromptEncoder(
-                config.model.path, config.data.min_pixels, config.data.max_pixels
+            encoder=EncodeAhead(
+                PromptEncoder(config.model.path, config.data.min_pixels, config.data.max_pixels),
+                config.data.timeout_s,
             ),
             tracker=tracker,
             ledger=_ledger(config, rank, start_step),
             collapse=collapse,
             start_step=start_step,
-            in_session=inputs.get("in_session", False),
         )
-
-    def encode(self, prompt: Prompt) -> EncodedPrompt:
-        """The trainer's view of a prompt."""
-        return self.encoder.encode(prompt)
 
     def pool_metrics(self) -> dict[str, float]:
         """Counters of this rank's pool and stream since the start."""
@@ -167,6 +167,7 @@ class Worker:
     def close(self) -> None:
         """Stop what runs in this process."""
         self.stream.close()
+        self.encoder.close()
         self.verifier.close()
         self.tracker.close()
 
@@ -202,15 +203,13 @@ def make_channel(config: Config, services: Services, rank: int) -> WeightChannel
     )
 
 
-def _resume(policy: DeepSpeedPolicy, config: Config) -> tuple[int, int]:
+def _resume(policy: DeepSpeedPolicy, method: Method[Any], config: Config) -> tuple[int, int]:
     """Finished steps and stream position of the newest whole checkpoint, loaded (C)."""
-    folder = from_rank_zero(
-        checkpoint.latest_complete(config.run_dir) if policy.rank == 0 else None
-    )
+    folder = from_rank_zero(latest_complete(config.run_dir) if policy.rank == 0 else None)
     if folder is None:
         return 0, 0
     began = time.monotonic()
-    state = checkpoint.load(policy, folder)
+    state = checkpoint.load(policy, folder, method)
     logger.info("resumed %s in %.1f s", folder, time.monotonic() - began)
     return state.step, state.stream_position
 
@@ -232,6 +231,7 @@ def _tracker(config: Config, rank: int, start_step: int) -> Tracker:
         run_name=config.run.name,
         config=config.model_dump(mode="json"),
         resume_after=start_step if start_step > 0 else -1,
+        own=make_method(config).metrics_declared,
     )
 
 

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from mupo_ray.config import Config
 from mupo_ray.errors import ConfigError
-from mupo_ray.settings.faults import fields, section_types
 from mupo_ray.settings.load import leaves
+from mupo_ray.settings.variants import fields, section_types
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -6,9 +6,10 @@ import json
 import os
 from typing import TYPE_CHECKING
 
+from mupo_ray.config import load_config
 from mupo_ray.observability.tracker import read_jsonl
 from mupo_ray.report.run_page import write_report
-from mupo_ray.settings.load import load_config, load_resolved
+from mupo_ray.runs.folder import load_resolved
 from mupo_ray.settings.text import to_yaml
 from mupo_ray.tune.report import write_sweep_report
 from mupo_ray.tune.trials import best_trials, shown

@@ -21,8 +21,8 @@ from optuna.distributions import (
     IntDistribution,
 )
 
+from mupo_ray.config import load_config
 from mupo_ray.errors import ConfigError
-from mupo_ray.settings.load import load_config
 from mupo_ray.tune.expression import Expression, parse_expression
 from mupo_ray.tune.paths import allowed_at, check_value, values_of
 from mupo_ray.tune.spec import Choices, FloatRange, IntRange

@@ -23,8 +23,8 @@ from mupo_ray.errors import (
 )
 from mupo_ray.placement.plan import live_cluster, plan
 from mupo_ray.placement.turn import Turn
-from mupo_ray.train.launch import cause_of_failure, check_inputs, run_training
-from mupo_ray.train.session import open_session
+from mupo_ray.train.launch import check_inputs, run_training
+from mupo_ray.train.session import cause_of_failure, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -12,7 +12,7 @@ SCRIPT = """
 import logging, os, threading, time
 import ray
 from ray.util import placement_group_table
-from mupo_ray.settings.load import load_config
+from mupo_ray.config import load_config
 from mupo_ray.errors import PlacementError
 from mupo_ray.placement.plan import Card, Role, actor_options, live_cluster, plan, wait_for_plan
 

@@ -22,15 +22,16 @@ import ray
 import torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from mupo_ray.config import Config, EmbedderConfig
+from mupo_ray.config import Config
 from mupo_ray.data.render import PromptRenderer
 from mupo_ray.data.stream import PromptOrder, load_prompts
 from mupo_ray.errors import CheckpointError, ConfigError, EmbeddingError, TrainingError
 from mupo_ray.observability.tracker import read_jsonl
 from mupo_ray.rollout.embedder import TextEmbedder
 from mupo_ray.rollout.services import Services
+from mupo_ray.runs.folder import early_stop
 from mupo_ray.runs.ledger import LedgerEntry, read_ledger
-from mupo_ray.train.entry import early_stop
+from mupo_ray.settings.sections import EmbedderConfig
 from mupo_ray.train.launch import run_training
 from mupo_ray.train.session import Session, open_session
 

@@ -11,12 +11,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from mupo_ray.config import Config
+from mupo_ray.config import Config, load_config
 from mupo_ray.errors import ConfigError
-from mupo_ray.settings.load import load_config
 from mupo_ray.train import prefix
 from mupo_ray.train.batch import Sharing
-from mupo_ray.train.policy import DeepSpeedPolicy, init_distributed
+from mupo_ray.train.policy import init_distributed
+from mupo_ray.train.sharing import make_policy
 
 GRPO = Path(__file__).resolve().parents[2] / "configs" / "grpo.yaml"
 
@@ -53,7 +53,7 @@ def broken(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_model_that_packs_is_packed(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    policy = DeepSpeedPolicy(config(tiny_model, "auto"))
+    policy = make_policy(config(tiny_model, "auto"))
     assert policy.layout.sharing is Sharing.PACKED
     assert policy.model.config.text_config._attn_implementation == prefix.NAME
     assert policy.model.config.vision_config._attn_implementation == "sdpa"
@@ -75,12 +75,12 @@ def test_what_does_not_pack_falls_back_and_says_why(
     reason: str,
 ) -> None:
     broken(kind, monkeypatch)
-    policy = DeepSpeedPolicy(config(tiny_model, "auto"))
+    policy = make_policy(config(tiny_model, "auto"))
     assert policy.layout.sharing is Sharing.VISION_ONLY
     assert policy.model.config.text_config._attn_implementation == "sdpa"
     assert "only their images" in caplog.text
     with pytest.raises(ConfigError, match=f"packed rows are not exact .*{reason}"):
-        DeepSpeedPolicy(config(tiny_model, "packed"))
+        make_policy(config(tiny_model, "packed"))
 
 
 @pytest.mark.parametrize("name", ["vision_only", "off"])
@@ -88,7 +88,7 @@ def test_what_is_asked_for_is_taken_without_a_check(
     tiny_model: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     broken(no_kernel, monkeypatch)
-    assert DeepSpeedPolicy(config(tiny_model, name)).layout.sharing == name
+    assert make_policy(config(tiny_model, name)).layout.sharing == name
 
 
 def test_a_nan_does_not_pass(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,4 +97,4 @@ def test_a_nan_does_not_pass(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) 
         return out * torch.nan, weights
 
     broken(nan, monkeypatch)
-    assert DeepSpeedPolicy(config(tiny_model, "auto")).layout.sharing is Sharing.VISION_ONLY
+    assert make_policy(config(tiny_model, "auto")).layout.sharing is Sharing.VISION_ONLY

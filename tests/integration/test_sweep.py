@@ -10,11 +10,10 @@ import pytest
 from cheap_trials import PASS_4, Silence
 from optuna.trial import FrozenTrial
 
-from mupo_ray.config import Config
+from mupo_ray.config import Config, load_config
 from mupo_ray.errors import PlacementError
 from mupo_ray.observability.tracker import read_jsonl
-from mupo_ray.settings.load import load_config
-from mupo_ray.train.entry import early_stop
+from mupo_ray.runs.folder import early_stop
 from mupo_ray.train.launch import run_training
 from mupo_ray.train.session import Session
 from mupo_ray.tune.spec import SweepConfig

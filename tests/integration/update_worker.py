@@ -20,10 +20,11 @@ from mupo_ray.config import Config
 from mupo_ray.core.loss import entropy as entropy_of
 from mupo_ray.core.loss import token_logprobs
 from mupo_ray.errors import CheckpointError, TrainingError
+from mupo_ray.runs.folder import RunState
 from mupo_ray.train import checkpoint
 from mupo_ray.train.batch import TrainItem, micro_batches
-from mupo_ray.train.checkpoint import RunState
 from mupo_ray.train.policy import DeepSpeedPolicy, init_distributed, make_reference
+from mupo_ray.train.sharing import make_policy
 from mupo_ray.train.update import by_response, logprobs, plan_updates, train_step
 from mupo_ray.train.weights import iter_weights
 
@@ -74,7 +75,7 @@ def mine(policy: DeepSpeedPolicy, *, only_rank_0: bool = False) -> list[TrainIte
 
 def trained(settings: Config, *, only_rank_0: bool = False) -> dict[str, Any]:
     """Two steps."""
-    policy = DeepSpeedPolicy(settings)
+    policy = make_policy(settings)
     reference = make_reference(policy)
     before = weights(policy)
     items = mine(policy, only_rank_0=only_rank_0)
@@ -89,7 +90,7 @@ def trained(settings: Config, *, only_rank_0: bool = False) -> dict[str, Any]:
 
 def resumed(settings: Config, folder: Path) -> dict[str, Any]:
     """A step, a checkpoint, a step; and the second step again from the checkpoint."""
-    policy = DeepSpeedPolicy(settings)
+    policy = make_policy(settings)
     reference = make_reference(policy)
     items = mine(policy)
     train_step(policy, reference, items)
@@ -106,7 +107,7 @@ def resumed(settings: Config, folder: Path) -> dict[str, Any]:
             target.write_bytes(path.read_bytes())
     dist.barrier()
 
-    again = DeepSpeedPolicy(settings)
+    again = make_policy(settings)
     state = checkpoint.load(again, folder)
     return {
         "state_is_kept": state == STATE,
@@ -120,14 +121,13 @@ def resumed(settings: Config, folder: Path) -> dict[str, Any]:
 
 def refused(settings: Config, breakage: str) -> dict[str, Any]:
     """A step that must not be applied: broken on the last rank alone."""
-    policy = DeepSpeedPolicy(settings)
+    policy = make_policy(settings)
     items = mine(policy)
     before = weights(policy)
     if policy.rank == policy.world_size - 1:
         if breakage == "loss":
-            advantages = items[0].advantages.copy()
-            advantages[0] = np.nan
-            items[0] = replace(items[0], advantages=advantages)
+            first, *others = items[0].advantages
+            items[0] = replace(items[0], advantages=(first * np.nan, *others))
         else:
             policy.model.model.language_model.norm.register_full_backward_hook(
                 lambda _module, grads, _out: (grads[0] * torch.inf,)
@@ -144,7 +144,7 @@ def refused(settings: Config, breakage: str) -> dict[str, Any]:
 
 def scored(folder: Path, model: str, temperature: float) -> dict[str, float]:
     """Largest difference between micro-batched scores and one naive forward a response."""
-    policy = DeepSpeedPolicy(config(folder, model))
+    policy = make_policy(config(folder, model))
     items = cohorts(policy.model.config)
     batches = micro_batches(items, max_tokens=64, layout=policy.layout)
     ours = by_response(batches, logprobs(policy, batches, temperature))
@@ -186,7 +186,7 @@ def scored(folder: Path, model: str, temperature: float) -> dict[str, float]:
 
 def adapted(settings: Config, folder: Path) -> dict[str, Any]:
     """Two steps of adapters alone; a stock model with the merged weights, and the reference."""
-    policy = DeepSpeedPolicy(settings)
+    policy = make_policy(settings)
     reference = make_reference(policy)
     assert reference is not None
     items = mine(policy)
@@ -197,7 +197,7 @@ def adapted(settings: Config, folder: Path) -> dict[str, Any]:
     after = weights(policy)
     own, base = (logprobs(model, batches, 1.0) for model in (policy, reference))
     checkpoint.save(policy, folder, STATE)
-    merged = DeepSpeedPolicy(config(folder, "hf"))
+    merged = make_policy(config(folder, "hf"))
     again = logprobs(merged, batches, 1.0)
     return {
         "before": before,
@@ -211,7 +211,7 @@ def adapted(settings: Config, folder: Path) -> dict[str, Any]:
 
 def small_steps(folder: Path) -> dict[str, Any]:
     """bfloat16 steps too small for a bfloat16 weight of 1 to show one alone."""
-    policy = DeepSpeedPolicy(
+    policy = make_policy(
         config(
             folder,
             model={"dtype": "bfloat16"},
@@ -244,7 +244,7 @@ def one_rank(folder: Path) -> dict[str, Any]:
     out["refused"] = {kind: refused(config(folder), kind) for kind in ("loss", "gradient")}
 
     # Without any data nothing moves, momentum included; the schedule goes on.
-    policy = DeepSpeedPolicy(config(folder, loss={"kl_coef": 0.0}))
+    policy = make_policy(config(folder, loss={"kl_coef": 0.0}))
     train_step(policy, None, cohorts(policy.model.config))
     before = weights(policy)
     stats = train_step(policy, None, [])
@@ -261,7 +261,7 @@ def one_rank(folder: Path) -> dict[str, Any]:
         loss={"kl_coef": 0.0, "old_logprobs": "recompute"},
         train={"updates_per_step": 2},
     )
-    policy = DeepSpeedPolicy(settings)
+    policy = make_policy(settings)
     items = cohorts(policy.model.config)
     batches = micro_batches(items, max_tokens=BIG, layout=policy.layout)
     exact = by_response(batches, logprobs(policy, batches, 1.0))
@@ -271,7 +271,7 @@ def one_rank(folder: Path) -> dict[str, Any]:
     ]
     out["recompute"] = {"stats": train_step(policy, None, items), "steps": policy.steps_done}
     out["recompute"]["weights"] = weights(policy)
-    policy = DeepSpeedPolicy(config(folder, loss={"kl_coef": 0.0}, train={"updates_per_step": 2}))
+    policy = make_policy(config(folder, loss={"kl_coef": 0.0}, train={"updates_per_step": 2}))
     train_step(policy, None, items)
     out["recompute"]["as_sampler"] = weights(policy)
     return out
@@ -283,7 +283,7 @@ def two_ranks(folder: Path) -> dict[str, Any]:
         out[f"zero{stage}"] = trained(config(folder, train={"zero_stage": stage}))
         settings = config(folder, model=LORA, train={"zero_stage": stage})
         out[f"lora{stage}"] = adapted(settings, folder / f"lora{stage}")
-    out["untied3"] = weights(DeepSpeedPolicy(config(folder, "untied", train={"zero_stage": 3})))
+    out["untied3"] = weights(make_policy(config(folder, "untied", train={"zero_stage": 3})))
     for stage in (0, 3):
         # Rank 0 has many micro-batches, rank 1 has no cohort.
         settings = config(folder, train={"zero_stage": stage, "micro_batch_tokens": 20})
@@ -295,7 +295,7 @@ def two_ranks(folder: Path) -> dict[str, Any]:
         settings = config(folder, train={"zero_stage": stage})
         out[f"refused_{kind}{stage}"] = refused(settings, kind)
     try:
-        checkpoint.load(DeepSpeedPolicy(config(folder)), folder / "two3")
+        checkpoint.load(make_policy(config(folder)), folder / "two3")
     except CheckpointError as err:
         out["other_stage"] = str(err)
     out["small_steps"] = small_steps(folder)

@@ -33,7 +33,8 @@ def item(num_text: int, lengths: list[int], *, image: bool = True) -> TrainItem:
         prompt=prompt(num_text, image=image),
         completion_ids=tuple(100 + 10 * i + np.arange(t) for i, t in enumerate(lengths)),
         sampler_logprobs=tuple(np.full(t, -float(i), np.float32) for i, t in enumerate(lengths)),
-        advantages=np.arange(len(lengths), dtype=np.float64) + 0.5,
+        advantages=tuple(np.full(n, i + 0.5) for i, n in enumerate(lengths)),
+        is_given=(None,) * len(lengths),
     )
 
 
@@ -57,7 +58,8 @@ def test_columns_of_one_cohort() -> None:
     assert batch.targets.tolist() == [100, 110, 111, 112]
     assert batch.lengths.tolist() == [1, 3]
     assert batch.sampler_logprobs.tolist() == [0.0, -1.0, -1.0, -1.0]
-    assert batch.advantages.tolist() == [0.5, 1.5]
+    assert batch.advantages.tolist() == [0.5, 1.5, 1.5, 1.5]
+    assert batch.mask.tolist() == [True] * 4
     assert batch.response_ids == ((0, 0), (0, 1))
 
 
@@ -108,7 +110,7 @@ def test_packed_text_gets_the_filler_image() -> None:
     assert batch.image_of_slot == (0,)
     assert batch.predict_from.tolist() == [1, 2]
     empty = empty_micro_batch(PACKED)
-    assert (empty.num_tokens, empty.input_ids.tolist()) == (0, [[1, IMAGE]])
+    assert (len(empty.targets), empty.input_ids.tolist()) == (0, [[1, IMAGE]])
 
 
 def test_cohorts_stay_whole_where_they_fit() -> None:
@@ -146,7 +148,7 @@ def test_text_only_gets_the_filler_image() -> None:
 
 def test_empty_micro_batch_has_an_image_and_no_token() -> None:
     batch = empty_micro_batch(LAYOUT)
-    assert (batch.num_tokens, batch.num_responses) == (0, 0)
+    assert (batch.num_trained_tokens, batch.num_responses) == (0, 0)
     assert batch.image_of_slot == (0,)
     assert batch.input_ids.tolist() == [[1, IMAGE]]
 
@@ -154,17 +156,30 @@ def test_empty_micro_batch_has_an_image_and_no_token() -> None:
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"completion_ids": (np.zeros(0, np.int64), np.arange(2))}, "0 tokens and 1"),
-        ({"sampler_logprobs": (np.zeros(3), np.zeros(2))}, "1 tokens and 3"),
-        ({"advantages": np.zeros(3)}, "3 advantages"),
+        ({"completion_ids": (np.zeros(0, np.int64), np.arange(2))}, "0 tokens, 1 sampler"),
+        ({"sampler_logprobs": (np.zeros(3), np.zeros(2))}, "1 tokens, 3 sampler"),
+        ({"advantages": (np.zeros(1),) * 3}, "3 of advantages"),
+        ({"advantages": (np.zeros(1), np.zeros(3))}, "2 tokens, 2 sampler .* 3 advantages"),
+        ({"is_given": (np.array([True]), None)}, "response 0: 1 of 1 tokens are marked as given"),
+        ({"is_given": (None, np.array([True]))}, "response 1: 1 of 1 .* of 2 in all"),
     ],
-    ids=["empty", "logprobs", "advantages"],
+    ids=["empty", "logprobs", "rows", "advantages", "all given", "marks"],
 )
 def test_columns_that_do_not_fit_are_refused(broken: dict[str, object], message: str) -> None:
     good = item(2, [1, 2])
     parts = {k: getattr(good, k) for k in TrainItem.__slots__} | broken
     with pytest.raises(ValueError, match=message):
         micro_batches([TrainItem(**parts)], max_tokens=100, layout=LAYOUT)
+
+
+def test_given_tokens_are_masked_and_not_counted() -> None:
+    base = item(2, [1, 3])
+    marked = replace(base, is_given=(None, np.array([True, False, True])))
+    for layout in (LAYOUT, PACKED, OFF):
+        (batch,) = micro_batches([marked], max_tokens=100, layout=layout)
+        assert batch.mask.tolist() == [True, False, True, False]
+        assert batch.num_trained_tokens == 2
+        assert batch.targets.tolist() == [100, 110, 111, 112], "they stand in the row all the same"
 
 
 @settings(max_examples=60, deadline=None)

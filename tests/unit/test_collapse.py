@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from mupo_ray.config import CollapseConfig, Config
+from mupo_ray.config import Config
 from mupo_ray.evaluation.collapse import CollapseWatch, Sighting
 from mupo_ray.methods import make_method
 from mupo_ray.observability.tracker import JsonlTracker, read_jsonl
-from mupo_ray.train.entry import STOP_FILE, early_stop, hash_of
+from mupo_ray.runs.folder import STOP_FILE, early_stop, hash_of
+from mupo_ray.settings.sections import CollapseConfig
 
 # Half of it is 0.2; half of the strategies beyond the first is one of two, so 2 in all.
 START = (0.4, 3.0)
@@ -171,8 +172,8 @@ def test_a_resumed_run_without_step_0_says_that_the_alarm_is_off() -> None:
 
 def test_the_factor_multiplies_the_schedule() -> None:
     mupo = make_method(Config())
-    assert mupo.diversity_factor == 1.0
-    mupo.diversity_factor = 2.0
+    mupo.observe({"collapse/weight_factor": 2.0}, 29)
+    mupo.observe({"loss/total": 0.1}, 30)
     # Cosine from 0.4 to 0.1 over 60 steps: 0.25 half-way.
     assert mupo.metrics(30) == {"reward/diversity_weight": pytest.approx(0.5)}
 

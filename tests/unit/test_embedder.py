@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import ray
 
-from mupo_ray.config import EmbedderConfig
 from mupo_ray.errors import EmbeddingError
 from mupo_ray.rollout.embedder import EmbedderPool, TextEmbedder, resolve_model
+from mupo_ray.settings.sections import EmbedderConfig
 from mupo_ray.testing.actors import ScriptedEmbedder
 
 SUM_ROW = "the numbers of the row add up to fifteen , so the missing one is six"

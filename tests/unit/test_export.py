@@ -14,11 +14,11 @@ from PIL import Image
 from safetensors.torch import load_file
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
+from mupo_ray.config import load_config
 from mupo_ray.demo.tiny_model import build_tiny_model
 from mupo_ray.errors import CheckpointError, ConfigError
 from mupo_ray.runs.export import export_checkpoint
-from mupo_ray.settings.load import load_config
-from mupo_ray.train.checkpoint import verify
+from mupo_ray.runs.folder import verify
 
 SETTINGS = (
     *("model.path=runs/demo/model", "method.num_groups=2", "method.min_group_size=4"),

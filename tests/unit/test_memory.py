@@ -13,11 +13,11 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
-from mupo_ray.config import LoraConfig
+from mupo_ray.config import load_config
 from mupo_ray.errors import ConfigError
 from mupo_ray.placement import memory
 from mupo_ray.placement.model_size import find_size, size_from_config
-from mupo_ray.settings.load import load_config
+from mupo_ray.settings.sections import LoraConfig
 from mupo_ray.train.adapter import add_adapter
 
 GPU = ["run.device=cuda", "model.dtype=bfloat16", "rollout.num_engines=1"]

@@ -70,15 +70,15 @@ def test_config_names_the_method() -> None:
 @pytest.mark.parametrize("name", ["grpo", "pass_k", "mupo"])
 def test_the_factor_of_an_alarm_multiplies_diversity_alone(name: str) -> None:
     plain, raised = method(name), method(name)
-    assert plain.diversity_factor == 1.0
-    raised.diversity_factor = 3.0
+    raised.observe({"collapse/weight_factor": 3.0}, 0)
     # The same step of the loop for every method, whatever it rewards.
     (before,), (after,) = (m.score([cohort(RIGHT)], [TWO_WAYS], 0) for m in (plain, raised))
     factors = {part: 3.0 if part == "diversity" else 1.0 for part in before.reward_parts}
     assert ("diversity" in factors) == (name == "mupo")
     for part, factor in factors.items():
         assert after.reward_parts[part] == pytest.approx(factor * before.reward_parts[part]), part
-    assert method(name).diversity_factor == 1.0, "a run's factor is its own"
+    (again,) = method(name).score([cohort(RIGHT)], [TWO_WAYS], 0)
+    assert again.rewards == pytest.approx(before.rewards), "a run's factor is its own"
 
 
 # Rewards are 1.0 where right and 0.1 where wrong: mean 0.55, deviation from it 0.45.

@@ -7,10 +7,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from mupo_ray.config import load_config
 from mupo_ray.core.advantage import pass_k
 from mupo_ray.errors import ConfigError
 from mupo_ray.methods import PassK, make_method
-from mupo_ray.settings.load import load_config
 
 
 def test_four_responses_one_right_k_2():

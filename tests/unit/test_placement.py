@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from mupo_ray.config import load_config
 from mupo_ray.errors import ConfigError, PlacementError
 from mupo_ray.placement.cluster import GIB, describe_cluster
 from mupo_ray.placement.explain import explain
 from mupo_ray.placement.plan import Card, Role, actor_options, plan, render
-from mupo_ray.settings.load import load_config
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 QWEN = "model.path=Qwen/Qwen2.5-VL-3B-Instruct"
@@ -213,7 +213,7 @@ def test_explain_gives_the_lack_in_place_of_a_plan():
 def test_explain_needs_neither_ray_nor_torch():
     code = (
         "import sys\n"
-        "from mupo_ray.settings.load import load_config\n"
+        "from mupo_ray.config import load_config\n"
         "from mupo_ray.placement.explain import explain\n"
         "from mupo_ray.placement.cluster import describe_cluster\n"
         "explain(load_config(), describe_cluster('1x2cpu-24G'))\n"

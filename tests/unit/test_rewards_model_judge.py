@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from mupo_ray.config import ModelJudgeConfig
 from mupo_ray.rewards.model_judge import ModelJudge, OpenQuestion
+from mupo_ray.settings.sections import ModelJudgeConfig
 from mupo_ray.types import Reason, Verdict
 
 WRONG = Verdict(accuracy=0.0, format=1.0, extracted="a crimson bus", reason=Reason.WRONG)

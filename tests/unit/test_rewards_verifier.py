@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mupo_ray.config import Config, ExtraRewardConfig, RewardConfig
+from mupo_ray.config import Config
 from mupo_ray.errors import ConfigError, DataError, RewardError
 from mupo_ray.methods import make_method
 from mupo_ray.observability.metrics import check
@@ -19,8 +19,9 @@ from mupo_ray.rewards.algebra_pool import default_grader
 from mupo_ray.rewards.extra import RewardContext, load_extra_rewards
 from mupo_ray.rewards.extract import opens_think
 from mupo_ray.rewards.verdicts import Verifier
+from mupo_ray.settings.sections import ExtraRewardConfig, RewardConfig
 from mupo_ray.train.stages import Embedded, SampledStep, judge_cohorts
-from mupo_ray.train.summary import metrics_of, record_step
+from mupo_ray.train.summary import record_step
 from mupo_ray.types import FinishReason, Prompt, Reason, Response
 
 
@@ -189,7 +190,7 @@ def test_parts_add_up_with_their_weights(my_rewards: None, name: str) -> None:
     assert scored.reward_parts["overlong"].tolist() == [0.0, -0.5]
     assert scored.rewards.tolist() == pytest.approx([0.5 + 0.25 - 0.8, 0.5 - 0.5 - 2.4])
     record = record_step([scored], SampledStep(cohorts=cohorts), Embedded(embeddings=None))
-    found = metrics_of(record, 1)
+    found = record.metrics()
     assert found["reward/extra/tokens/mean"] == pytest.approx(-1.6)
     assert found["reward/overlong/mean"] == pytest.approx(-0.25)
     for key in found:

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from mupo_ray.config import MupoConfig, RewardConfig
-from mupo_ray.methods.mupo import Mupo
+from mupo_ray.methods.mupo import Mupo, MupoConfig
 from mupo_ray.serving.vote import StrategiesResult, group_and_vote
+from mupo_ray.settings.sections import RewardConfig
 from mupo_ray.types import Cohort, FinishReason, Prompt, Reason, Response, Verdict
 
 # Unit rows; the cosine of two is the product of their coordinates.

@@ -15,9 +15,8 @@ from transformers import AutoModelForImageTextToText
 from mupo_ray.demo.tiny_model import build_tiny_model
 from mupo_ray.train.batch import MicroBatch, Sharing, TrainItem, micro_batches
 from mupo_ray.train.policy import row_layout
-from mupo_ray.train.prefix import layout_of
+from mupo_ray.train.prefix import layout_of, set_attention
 from mupo_ray.train.scorer import Scorer
-from mupo_ray.train.sharing import set_attention
 from mupo_ray.train.update import by_response
 
 LOGPROB_LIMIT = 1e-5
@@ -103,7 +102,7 @@ def batched_scores(
     max_tokens: int = 10_000,
     breakage: Callable[[MicroBatch], MicroBatch] | None = None,
 ) -> Scores:
-    set_attention(model, sharing)
+    set_attention(model, is_packed=sharing is Sharing.PACKED)
     layout = replace(row_layout(model), sharing=sharing)
     scorer = Scorer(model)
     batches = micro_batches(items(model.config), max_tokens=max_tokens, layout=layout)

@@ -10,8 +10,10 @@ from study.plan import ARMS, BASE, GRPO, STOPPED, TASKS, Study
 from study.run import is_done, stop_of, values_file, values_of
 from study.tables import read_task, write_tables
 
-from mupo_ray.config import GrpoConfig, MupoConfig, PassKConfig
 from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse
+from mupo_ray.methods.grpo import GrpoConfig
+from mupo_ray.methods.mupo import MupoConfig
+from mupo_ray.methods.pass_k import PassKConfig
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 FILES = (CONFIGS / "tiny_cpu.yaml", CONFIGS / "study.yaml")

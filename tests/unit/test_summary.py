@@ -7,7 +7,7 @@ import pytest
 
 from mupo_ray.observability.metrics import check
 from mupo_ray.train.stages import Embedded, SampledStep
-from mupo_ray.train.summary import join, metrics_of, record_step
+from mupo_ray.train.summary import join, record_step
 from mupo_ray.types import (
     Cohort,
     FinishReason,
@@ -76,9 +76,11 @@ EMBEDDED = Embedded(embeddings=[np.eye(4)], cache_hit_frac=0.25)
 
 
 def test_numbers_of_one_rank() -> None:
-    found = metrics_of(record_step([FIRST, SECOND], sampled(FIRST, SECOND), EMBEDDED), 1)
+    metrics = record_step(
+        [FIRST, SECOND], sampled(FIRST, SECOND), EMBEDDED, ("diversity",)
+    ).metrics()
     rewards = [1.5, 0, 0, 0, 1.5, 1.5, 1.5, 0, 0]
-    assert found == pytest.approx(
+    assert metrics == pytest.approx(
         {
             "reward/accuracy/mean": 4 / 9,
             "reward/format/mean": 0.5,
@@ -109,16 +111,23 @@ def test_numbers_of_one_rank() -> None:
             "verdict/no_answer/frac": 5 / 9,
         }
     )
-    for key in found:
+    for key in metrics:
         check(key)
+
+
+def test_a_part_that_is_not_the_methods_own_is_an_extra_one() -> None:
+    metrics = record_step([FIRST], sampled(FIRST), EMBEDDED).metrics()
+    assert metrics["reward/extra/diversity/mean"] == 0.5 / 4
+    assert "reward/diversity/mean" not in metrics
 
 
 def test_two_ranks_give_the_numbers_of_one() -> None:
     one = record_step([FIRST, SECOND], sampled(FIRST, SECOND), EMBEDDED)
     ranks = [record_step([s], sampled(s), EMBEDDED) for s in (SECOND, FIRST)]
     whole = join(ranks)
-    assert sorted(zip(whole.positions, whole.prompt_ids, strict=True)) == [(0, "p0"), (1, "p1")]
-    alone, together = metrics_of(one, 1), metrics_of(whole, 2)
+    assert whole.order == one.order == [(0, "p0"), (1, "p1")]
+    assert whole.num_tokens == one.num_tokens == 29
+    alone, together = one.metrics(), whole.metrics()
     counts = {"filter/kept_frac", "filter/dropped_right", "filter/dropped_wrong"}
     assert {k: v for k, v in together.items() if k not in counts} == pytest.approx(
         {k: v for k, v in alone.items() if k not in counts}
@@ -128,14 +137,14 @@ def test_two_ranks_give_the_numbers_of_one() -> None:
 
 
 def test_a_rank_without_data_adds_nothing() -> None:
-    idle = record_step([], SampledStep(cohorts=[]), Embedded(embeddings=None))
+    idle = record_step([], SampledStep(cohorts=[], rounds=2), Embedded(embeddings=None))
     busy = record_step([FIRST], sampled(FIRST), EMBEDDED)
-    assert metrics_of(join([busy, idle]), 1) == metrics_of(busy, 1)
+    assert join([busy, idle]).metrics() == busy.metrics()
 
 
 def test_a_step_without_data_leaves_out_what_was_not_measured() -> None:
-    found = metrics_of(record_step([], SAMPLED, Embedded(embeddings=None, fallbacks=0)), 1)
-    assert found == {
+    metrics = record_step([], SAMPLED, Embedded(embeddings=None, fallbacks=0)).metrics()
+    assert metrics == {
         "filter/kept_frac": 0.0,
         "filter/rounds": 2.0,
         "filter/dropped_right": 2.0,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from mupo_ray.config import OptimizerConfig
+from mupo_ray.settings.sections import OptimizerConfig
 from mupo_ray.train import scorer
 from mupo_ray.train.policy import learning_rate_at
 

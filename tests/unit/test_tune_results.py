@@ -11,11 +11,12 @@ import pytest
 from cheap_trials import PASS_4, CheapTrainer, Silence, base, cheap_sweep
 from rich.console import Console
 
+from mupo_ray.config import load_config
 from mupo_ray.errors import PlacementError
 from mupo_ray.placement.cluster import describe_cluster
 from mupo_ray.placement.plan import plan
 from mupo_ray.placement.turn import Turnstile
-from mupo_ray.settings.load import load_config, load_resolved
+from mupo_ray.runs.folder import load_resolved
 from mupo_ray.train.board import SessionBoard
 from mupo_ray.tune.report import write_sweep_report
 from mupo_ray.tune.results import write_best

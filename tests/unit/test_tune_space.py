@@ -10,8 +10,8 @@ import optuna
 import pytest
 from cheap_trials import base, cheap_sweep
 
+from mupo_ray.config import load_config
 from mupo_ray.errors import ConfigError
-from mupo_ray.settings.load import load_config
 from mupo_ray.tune.expression import parse_expression
 from mupo_ray.tune.objective import parse_objectives, value_in
 from mupo_ray.tune.space import SearchSpace

@@ -10,10 +10,9 @@ import pytest
 from cheap_trials import PASS_4, STEPS, CheapTrainer, Silence, accuracy, base, cheap_sweep
 from optuna.trial import TrialState
 
-from mupo_ray.config import Config
+from mupo_ray.config import Config, load_config
 from mupo_ray.errors import SweepError, TrainingError
-from mupo_ray.settings.load import load_config, load_resolved
-from mupo_ray.train.entry import early_stop
+from mupo_ray.runs.folder import early_stop, load_resolved
 from mupo_ray.tune.held_file import HeldFile, is_held
 from mupo_ray.tune.study import REASON, START_UP_S, WALL_S, Sweep, open_sweep
 from mupo_ray.tune.worker import work

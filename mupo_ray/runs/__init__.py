@@ -1,0 +1,1 @@
+"""A run's folder: what it holds, and what is made of it afterwards. No torch."""
