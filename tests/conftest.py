@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,10 @@ if TYPE_CHECKING:
     from mupo_ray.config import Config
     from mupo_ray.rollout.services import Services
     from mupo_ray.train.session import Session
+
+# Where tests put modules of a user's own, before or after Ray has started.
+OWN = tempfile.TemporaryDirectory(prefix="own_modules_")
+sys.path.append(OWN.name)
 
 # Before torch, vLLM or Ray is imported, and inherited by every process that tests start.
 os.environ.update(
@@ -28,8 +34,10 @@ os.environ.update(
     # Idle workers are started as tests need them, and at the priority of what they wait for.
     RAY_prestart_worker_first_driver="0",
     RAY_worker_niceness="0",
-    # Workers import a reward of one's own from there, as a user's would.
-    PYTHONPATH=os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]),
+    # Workers import rewards and methods of one's own from there, as a user's would.
+    PYTHONPATH=os.pathsep.join(
+        [str(Path(__file__).parent), OWN.name, os.environ.get("PYTHONPATH", "")]
+    ),
 )
 
 MakeConfig = Callable[..., "Config"]
@@ -43,6 +51,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="close",
         help="close to the files (any machine), equal to them (the same one), or write them",
     )
+
+
+@pytest.fixture(scope="session")
+def own_folder() -> Path:
+    """A folder that every process of the tests imports from."""
+    return Path(OWN.name)
 
 
 @pytest.fixture(scope="session")

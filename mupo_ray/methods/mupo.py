@@ -141,23 +141,28 @@ class Mupo(Method[MupoConfig]):
     def score(
         self, cohorts: Sequence[Cohort], embeddings: Sequence[np.ndarray] | None, step: int
     ) -> list[ScoredCohort]:
-        """Without embeddings every cohort is one group, which is GRPO."""
-        if embeddings is None:
-            one_group = [np.zeros(len(c.responses), dtype=np.int64) for c in cohorts]
-            return [self._score(c, None, g, step) for c, g in zip(cohorts, one_group, strict=True)]
-        groups = partition_many(
-            embeddings,
-            self.settings.num_groups,
-            self.settings.min_group_size,
-            self.config.run.seed,
+        """A cohort without embeddings, or too small for K groups, is one group, which is GRPO."""
+        count, least = self.settings.num_groups, self.settings.min_group_size
+        rows = [None] * len(cohorts) if embeddings is None else list(embeddings)
+        fits = [e is not None and len(e) >= count * least for e in rows]
+        groups = iter(
+            partition_many(
+                [e for e, fit in zip(rows, fits, strict=True) if e is not None and fit],
+                count,
+                least,
+                self.config.run.seed,
+            )
         )
+        one_group = [np.zeros(len(c.responses), dtype=np.int64) for c in cohorts]
         return [
-            self._score(c, e, g, step) for c, e, g in zip(cohorts, embeddings, groups, strict=True)
+            self._score(c, e, next(groups) if fit else whole, step)
+            for c, e, fit, whole in zip(cohorts, rows, fits, one_group, strict=True)
         ]
 
     def observe(self, stats: Mapping[str, float], step: int) -> None:
         """A collapse alarm raises the weight of diversity from the next step on."""
-        self._factor = stats.get("collapse/weight_factor", self._factor)
+        if self.config.collapse.decides_rewards:
+            self._factor = stats.get("collapse/weight_factor", self._factor)
 
     def state(self) -> dict[str, np.ndarray]:
         """The raised weight's factor, where alarms may raise it."""

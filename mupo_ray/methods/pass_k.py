@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+
 from mupo_ray.core import advantage
+from mupo_ray.core.advantage import Advantages
 from mupo_ray.methods.base import Method, accuracy_of
 from mupo_ray.settings.sections import MethodConfig, PositiveInt
 
 if TYPE_CHECKING:
-    import numpy as np
-
-    from mupo_ray.core.advantage import Advantages
     from mupo_ray.settings.sections import Sections
     from mupo_ray.types import Cohort
 
@@ -53,5 +53,7 @@ class PassK(Method[PassKConfig]):
         return {"accuracy": accuracy_of(cohort)}
 
     def advantages(self, rewards: np.ndarray) -> Advantages:
-        """Of the [N] accuracies of one cohort."""
+        """Of the [N] accuracies of one cohort; without a k-subset there is nothing to save."""
+        if rewards.size < self.settings.k:
+            return Advantages(values=np.zeros(rewards.size), num_constant=1)
         return advantage.pass_k(rewards >= 1.0, self.settings.k)

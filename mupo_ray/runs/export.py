@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mupo_ray.errors import CheckpointError, ConfigError
-from mupo_ray.runs.summary import read_run
 from mupo_ray.runs.folder import HF_FOLDER, STATE_FILE, latest_complete, verify
 from mupo_ray.runs.model_card import model_card
+from mupo_ray.runs.summary import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from mupo_ray.runs.summary import RunFiles
     from mupo_ray.runs.folder import RunState
+    from mupo_ray.runs.summary import RunFiles
 
 _LOGGER = logging.getLogger(__name__)
 

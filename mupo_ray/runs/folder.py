@@ -1,12 +1,12 @@
 """A run's folder: what stands in it, and reading and writing what decides a resume.
 
-    run.json            resolved config, seeds, placement, versions, commit
-    metrics.jsonl       one line a step
-    ledger/             what was trained on
-    rollouts/, eval/    cohorts and evaluations
-    step_<n>/           checkpoints: state.json, written last, makes one whole
-    stopped.json        why the run ended before its last step
-    failure.json        why it failed for good
+run.json            resolved config, seeds, placement, versions, commit
+metrics.jsonl       one line a step
+ledger/             what was trained on
+rollouts/, eval/    cohorts and evaluations
+step_<n>/           checkpoints: state.json, written last, makes one whole
+stopped.json        why the run ended before its last step
+failure.json        why it failed for good
 """
 
 from __future__ import annotations

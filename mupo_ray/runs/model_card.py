@@ -13,8 +13,8 @@ from mupo_ray.runs.summary import figures_at
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from mupo_ray.runs.summary import RunFiles
     from mupo_ray.runs.folder import RunState
+    from mupo_ray.runs.summary import RunFiles
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _METHODS = {

@@ -61,6 +61,8 @@ def _line(
         context = fault["ctx"]
         text = f"got {context['tag']!r}, should be one of {context['expected_tags']}"
         text += ", or module:Class of your own" if is_own else ""
+    elif kind == UNKNOWN_MODULE:
+        text = fault["msg"]
     elif kind == "value_error":
         text = str(fault["ctx"]["error"])
     elif kind == "missing":

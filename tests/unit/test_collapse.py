@@ -171,7 +171,7 @@ def test_a_resumed_run_without_step_0_says_that_the_alarm_is_off() -> None:
 
 
 def test_the_factor_multiplies_the_schedule() -> None:
-    mupo = make_method(Config())
+    mupo = make_method(config(collapse={"action": "raise_diversity_weight"}))
     mupo.observe({"collapse/weight_factor": 2.0}, 29)
     mupo.observe({"loss/total": 0.1}, 30)
     # Cosine from 0.4 to 0.1 over 60 steps: 0.25 half-way.

@@ -48,7 +48,11 @@ def cohort(right: list[int], lengths: list[int] | None = None) -> Cohort:
 
 def method(name: str, *, reward: dict[str, Any] | None = None, **options: Any) -> Any:
     """Built from a config, as a run does; N = 6, 16 tokens at most, 10 steps."""
-    groups = {"num_groups": 2, "min_group_size": 3} if name == "mupo" else {}
+    is_mupo = name == "mupo"
+    groups = {"num_groups": 2, "min_group_size": 3} if is_mupo else {}
+    raises = (
+        is_mupo and options.get("reward_form") != "release" and options.get("num_groups", 2) > 1
+    )
     return make_method(
         Config.model_validate(
             {
@@ -56,6 +60,7 @@ def method(name: str, *, reward: dict[str, Any] | None = None, **options: Any) -
                 "reward": reward or {},
                 "method": {"name": name, **groups, **options},
                 "train": {"num_steps": 10},
+                "collapse": {"action": "raise_diversity_weight"} if raises else {},
             }
         )
     )
