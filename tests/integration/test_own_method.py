@@ -1,4 +1,4 @@
-"""A method of one's own, literally as docs/methods.md builds it: trained, resumed, exported, swept."""
+"""A method of one's own, as docs/methods.md builds it: trained, resumed and exported."""
 
 from __future__ import annotations
 
