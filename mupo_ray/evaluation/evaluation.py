@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mupo_ray.evaluation.samplers import Sampler
     from mupo_ray.evaluation.samples import EvaluatedProblem
     from mupo_ray.evaluation.sets import EvalSource, SetSpec
+    from mupo_ray.evaluation.values import FurtherMeasures
     from mupo_ray.rewards.verdicts import Verifier
     from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.types import Prompt
@@ -83,6 +84,7 @@ def evaluate_sets(
     has_greedy: bool = True,
     limit: int | None = None,
     ks: Sequence[int] = (),
+    further: FurtherMeasures | None = None,
     progress_to: TextIO,
 ) -> EvalResults:
     """Evaluate a model on sets.
@@ -95,6 +97,7 @@ def evaluate_sets(
         has_greedy: whether each problem is answered at temperature 0 too.
         limit: rows of each set, from its start; None takes all.
         ks: as for `measure_evaluation`.
+        further: as for `measure_evaluation`.
         progress_to: where progress is shown.
 
     Raises:
@@ -116,7 +119,15 @@ def evaluate_sets(
         problems = sets[run.source.spec.name]
         save_problems(folder / SAMPLES_FILE, problems)
         write_predictions(folder / PREDICTIONS_FILE, run.source, problems, limit)
-    results = _measure(contestant, runs, sets, sampling, ks)
+    results = measure_evaluation(
+        sets,
+        model=contestant.name,
+        created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        sampling=sampling,
+        data={run.source.spec.name: str(Path(run.source.table.spec).absolute()) for run in runs},
+        ks=ks,
+        further=further,
+    )
     for name, found in results.sets.items():
         alone = replace(results, sets={name: found}, micro=None, macro=None)
         save_results(out / name / RESULTS_FILE, alone)
@@ -238,20 +249,3 @@ def _judge(contestant: Contestant, runs: Sequence[SetRun]) -> dict[str, list[Eva
             )
             for run in runs
         }
-
-
-def _measure(
-    contestant: Contestant,
-    runs: Sequence[SetRun],
-    sets: Mapping[str, Sequence[EvaluatedProblem]],
-    sampling: SamplingSettings,
-    ks: Sequence[int],
-) -> EvalResults:
-    return measure_evaluation(
-        sets,
-        model=contestant.name,
-        created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        sampling=sampling,
-        data={run.source.spec.name: str(Path(run.source.table.spec).absolute()) for run in runs},
-        ks=ks,
-    )

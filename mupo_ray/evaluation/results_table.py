@@ -57,8 +57,6 @@ def _cells(found: Estimates, ks: Sequence[int]) -> dict[str, str]:
         chosen = ks or [k for k in by_k if k > 1 and k & (k - 1) == 0]
         shown |= {f"{label}{k}": by_k.get(k) for k in chosen}
     shown |= {name: e for name, e in found.measures.items() if name not in shown}
-    if found.strategies is not None and found.strategies.fidelity is not None:
-        shown["fidelity"] = found.strategies.fidelity
     return {name: "-" if e is None else _cell(e) for name, e in shown.items()}
 
 
