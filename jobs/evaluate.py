@@ -44,8 +44,8 @@ def _evaluate(args: argparse.Namespace) -> str:
     """Everything from the arguments to the files; returns the table for the terminal."""
     from mupo_ray.demo.shapes import puzzle_measures
     from mupo_ray.evaluation.evaluation import evaluate_sets
-    from mupo_ray.evaluation.results_table import results_table
     from mupo_ray.evaluation.sets import parse_sets
+    from mupo_ray.evaluation.tables import results_table
     from mupo_ray.report.eval_page import write_eval_report
 
     specs = parse_sets(args.set)
