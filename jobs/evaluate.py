@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 from mupo_ray.errors import MupoError
 from mupo_ray.evaluation.results import SamplingSettings
 from mupo_ray.observability.follow import set_up_logging
-from mupo_ray.settings.load import add_config_arguments, load_config, load_resolved
+from mupo_ray.settings.load import add_config_arguments, load_config
 
 if TYPE_CHECKING:
     from mupo_ray.config import Config
-    from mupo_ray.evaluation.evaluation import Contestant
+    from mupo_ray.evaluation.contestants import Contestant
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -87,17 +87,11 @@ def _contestant(args: argparse.Namespace) -> tuple[Config, Contestant]:
             max_concurrent=args.concurrency,
             timeout_s=config.rollout.request_timeout_s,
         )
-        connect(config)
-        return config, contestants.served_contestant(config, server, embeds=args.embed)
-    path, run = contestants.find_model(args.model)
-    if run is not None and not args.config:
-        # As the run was trained: its template, limits and engines.
-        config = load_config((), args.overrides, base=load_resolved(run))
+        contestant = contestants.served_contestant(config, server, embeds=args.embed)
     else:
-        config = load_config(args.config, args.overrides)
-    config = config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
-    max_new_tokens = args.max_new_tokens or config.rollout.max_new_tokens
-    contestant = contestants.checkpoint_contestant(config, max_new_tokens, embeds=args.embed)
+        config = contestants.load_model_config(args.model, args.config, args.overrides)
+        max_new_tokens = args.max_new_tokens or config.rollout.max_new_tokens
+        contestant = contestants.checkpoint_contestant(config, max_new_tokens, embeds=args.embed)
     connect(config)
     return config, contestant
 

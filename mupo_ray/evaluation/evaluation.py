@@ -31,38 +31,17 @@ from mupo_ray.observability.progress import SamplingProgress
 from mupo_ray.rollout.pool import SamplingPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import TextIO
 
-    from mupo_ray.data.chat import ChatRenderer
-    from mupo_ray.data.render import PromptRenderer
+    from mupo_ray.evaluation.contestants import Contestant
     from mupo_ray.evaluation.results import EvalResults, SamplingSettings
-    from mupo_ray.evaluation.samplers import Sampler
     from mupo_ray.evaluation.samples import EvaluatedProblem
     from mupo_ray.evaluation.sets import EvalSource, SetSpec
     from mupo_ray.evaluation.values import FurtherMeasures
-    from mupo_ray.rewards.verdicts import Verifier
-    from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.types import Prompt
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contestant:
-    """The model that is evaluated."""
-
-    name: str
-    """In results: a folder, or the name of a served model."""
-    depends_on: Mapping[str, object]
-    """What decides its responses apart from sampling, by name."""
-    renderer: PromptRenderer | ChatRenderer
-    sampler: Callable[[], AbstractContextManager[Sampler]]
-    """Starts what answers; not called where nothing is missing."""
-    verifier: Verifier
-    embedder: Callable[[], AbstractContextManager[EmbedderPool]] | None
-    """Starts what embeds; None where nothing is to be embedded."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mupo_ray.errors import CheckpointError, ConfigError
-from mupo_ray.runs.summary import read_run
-from mupo_ray.train.checkpoint import HF_FOLDER, STATE_FILE, latest_complete, verify
 from mupo_ray.runs.model_card import model_card
+from mupo_ray.runs.summary import read_run
+from mupo_ray.settings.load import RUN_FILE
+from mupo_ray.train.checkpoint import HF_FOLDER, STATE_FILE, latest_complete, verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,6 +98,25 @@ def find_checkpoint(source: Path, step: int | None = None) -> tuple[Path, RunSta
         found = f"none of {there} is whole" if there else "it has no step_... folder"
         raise CheckpointError(f"{source} holds no whole checkpoint: {found}")
     return newest, verify(newest)
+
+
+def find_model(source: str) -> tuple[str, Path | None]:
+    """Folder or hub id of the model that a user means, and the run it comes from.
+
+    Args:
+        source: a Hugging Face folder or id, a checkpoint `step_...` of a run, or a run, whose
+            newest whole checkpoint is taken.
+
+    Raises:
+        CheckpointError: a folder without a model or a whole checkpoint.
+    """
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        return source, None
+    if not (folder / "config.json").is_file():
+        folder = find_checkpoint(folder)[0] / HF_FOLDER
+    run = folder.absolute().parent.parent
+    return str(folder), run if (run / RUN_FILE).is_file() else None
 
 
 def _steps(run_dir: Path) -> Iterator[str]:

@@ -16,7 +16,8 @@ import pytest
 
 from mupo_ray.data.chat import ChatRenderer
 from mupo_ray.errors import CheckpointError, DataError, RolloutError
-from mupo_ray.evaluation.evaluation import Contestant, evaluate_sets
+from mupo_ray.evaluation.contestants import Contestant
+from mupo_ray.evaluation.evaluation import evaluate_sets
 from mupo_ray.evaluation.results import EvalResults, SamplingSettings, load_results
 from mupo_ray.evaluation.samples import EvaluatedProblem, load_problems
 from mupo_ray.evaluation.sets import parse_set
