@@ -95,8 +95,8 @@ def find_checkpoint(source: Path, step: int | None = None) -> tuple[Path, RunSta
     newest = latest_complete(source)
     if newest is None:
         there = ", ".join(_steps(source))
-        found = f"none of {there} is whole" if there else "it has no step_... folder"
-        raise CheckpointError(f"{source} holds no whole checkpoint: {found}")
+        why = f"none of {there} is whole" if there else "it has no step_... folder"
+        raise CheckpointError(f"{source} holds no whole checkpoint: {why}")
     return newest, verify(newest)
 
 
