@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.data.prompt_set import Dropped, iter_prompts
 from mupo_ray.errors import DataError
-from mupo_ray.evaluation.judging import Asked, judge_asked
+from mupo_ray.evaluation.judging import Question, judge_stored
 from mupo_ray.evaluation.measures import measure_evaluation
 from mupo_ray.evaluation.predictions import PREDICTIONS_FILE, write_predictions
 from mupo_ray.evaluation.results import RESULTS_FILE, save_results
@@ -50,7 +50,7 @@ class SetRun:
 
     source: EvalSource
     store: ResponseStore
-    asked: list[Asked] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
 
 
@@ -107,9 +107,9 @@ def evaluate_sets(
         ks=ks,
         further=further,
     )
-    for name, found in results.sets.items():
-        alone = replace(results, sets={name: found}, micro=None, macro=None)
-        save_results(out / name / RESULTS_FILE, alone)
+    for name, alone in results.sets.items():
+        of_set = replace(results, sets={name: alone}, micro=None, macro=None)
+        save_results(out / name / RESULTS_FILE, of_set)
     save_results(out / RESULTS_FILE, results)
     return results
 
@@ -174,7 +174,7 @@ def _sample(
                     run.store.add(prompt_id, kind, responses)
                     progress.sampled(len(responses), sum(r.num_tokens for r in responses))
     for run in runs:
-        if not run.asked:
+        if not run.questions:
             reasons = "; ".join(item.message for item in run.dropped[:3])
             raise DataError(
                 f"set {run.source.spec.name}: none of {len(run.dropped)} rows can be asked: "
@@ -199,7 +199,7 @@ def _missing(
                 run.dropped.append(item)
                 progress.left_out(sum(plan.num_generations for plan in plans.values()))
                 continue
-            run.asked.append(Asked.of(item))
+            run.questions.append(Question.of(item))
             for kind, plan in plans.items():
                 key = (item.prompt_id, kind)
                 # A row that repeats another has its seeds, and so its responses.
@@ -222,8 +222,8 @@ def _judge(contestant: Contestant, runs: Sequence[SetRun]) -> dict[str, list[Eva
             embedder = stack.enter_context(contestant.embedder())
         return {
             run.source.spec.name: list(
-                judge_asked(
-                    run.source.spec.name, run.asked, run.store, contestant.verifier, embedder
+                judge_stored(
+                    run.source.spec.name, run.questions, run.store, contestant.verifier, embedder
                 )
             )
             for run in runs

@@ -40,7 +40,7 @@ from mupo_ray.evaluation.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from mupo_ray.evaluation.samples import EvaluatedProblem
     from mupo_ray.evaluation.values import FurtherMeasures
@@ -74,7 +74,7 @@ def measure_evaluation(
     created: str,
     sampling: SamplingSettings,
     data: Mapping[str, str] = MappingProxyType({}),
-    ks: Iterable[int] = (),
+    ks: Collection[int] = (),
     level: float = LEVEL,
     further: FurtherMeasures | None = None,
 ) -> EvalResults:
@@ -99,11 +99,11 @@ def measure_evaluation(
     for name, problems in sets.items():
         if not problems:
             raise ValueError(f"set {name!r} has no problems; at least one is needed")
-    limit, asked = sampling.max_new_tokens, tuple(sorted(set(ks)))
+    limit = sampling.max_new_tokens
     micro = macro = None
     if len(sets) > 1:
         union = [p for problems in sets.values() for p in problems]
-        everything = _Table.of(union, limit, asked, further)
+        everything = _Table.of(union, limit, ks, further)
         ends = np.cumsum([len(problems) for problems in sets.values()])
         micro = everything.estimates([np.arange(ends[-1])], level)
         macro = everything.estimates(np.split(np.arange(ends[-1]), ends[:-1]), level)
@@ -114,7 +114,7 @@ def measure_evaluation(
         intervals=IntervalSettings(level=level),
         sets={
             name: replace(
-                measure_set(problems, limit=limit, ks=asked, level=level, further=further),
+                measure_set(problems, limit=limit, ks=ks, level=level, further=further),
                 data=data.get(name),
             )
             for name, problems in sets.items()
@@ -128,7 +128,7 @@ def measure_set(
     problems: Sequence[EvaluatedProblem],
     *,
     limit: int,
-    ks: Iterable[int] = (),
+    ks: Collection[int] = (),
     level: float = LEVEL,
     further: FurtherMeasures | None = None,
 ) -> SetResults:
@@ -146,7 +146,7 @@ def measure_set(
     """
     if not problems:
         raise ValueError("problems is empty; at least one is needed")
-    measured = _Table.of(problems, limit, tuple(sorted(set(ks))), further)
+    measured = _Table.of(problems, limit, ks, further)
     categories = [problem.category for problem in problems]
     places = {
         name: np.flatnonzero([category == name for category in categories])
@@ -169,31 +169,32 @@ class _Table:
     without_k: tuple[str, ...]
     """Names of those that no k belongs to."""
     fewest: int
-    asked_ks: tuple[int, ...]
+    ks_beyond: tuple[int, ...]
+    """Those asked for that the samples do not reach."""
 
     @classmethod
     def of(
         cls,
         problems: Sequence[EvaluatedProblem],
         limit: int,
-        asked_ks: tuple[int, ...],
+        ks: Collection[int],
         further: FurtherMeasures | None,
     ) -> _Table:
         plain = _plain_rows(problems, limit)
         own = further(problems) if further else {}
         fewest = fewest_samples(problems)
-        ks = range(1, fewest + 1)
+        measured_ks = range(1, fewest + 1)
         of_k = {}
         for kind, values_of in _OF_K.items() if fewest else ():
             why_none = _WHY_NONE.get(kind, NO_SAMPLES)
-            for k, values in zip(ks, values_of(problems, ks), strict=True):
+            for k, values in zip(measured_ks, values_of(problems, measured_ks), strict=True):
                 of_k[f"{kind}{k}"] = MeasureRow(values=values, why_none=why_none)
         return cls(
             problems=problems,
             rows={**plain, **of_k, **own},
             without_k=(*plain, *own),
             fewest=fewest,
-            asked_ks=asked_ks,
+            ks_beyond=tuple(sorted({k for k in ks if k > fewest})),
         )
 
     def estimates(self, parts: Sequence[Places], level: float) -> Estimates:
@@ -226,10 +227,9 @@ class _Table:
         }
         where = "; the mean needs a value of each part" if has_parts else ""
         left_out = [LeftOut(measure=name, reason=why + where) for name, why in missing.items()]
-        for k in self.asked_ks:
-            if k > self.fewest:
-                reason = f"needs {k} samples of every problem; the fewest are {self.fewest}"
-                left_out += [LeftOut(measure=f"{kind}{k}", reason=reason) for kind in _OF_K]
+        for k in self.ks_beyond:
+            reason = f"needs {k} samples of every problem; the fewest are {self.fewest}"
+            left_out += [LeftOut(measure=f"{kind}{k}", reason=reason) for kind in _OF_K]
         return tuple(left_out)
 
 

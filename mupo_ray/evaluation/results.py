@@ -15,13 +15,13 @@ read without them.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
 from mupo_ray.errors import DataError
+from mupo_ray.files import write_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -165,10 +165,7 @@ def results_from_json(text: str) -> EvalResults:
 
 def save_results(path: Path, results: EvalResults) -> None:
     """Write `results.json`, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(results_to_json(results), encoding="utf-8")
-    draft.replace(path)
+    write_text(path, results_to_json(results))
 
 
 def load_results(path: Path) -> EvalResults:

@@ -117,8 +117,8 @@ def _effective_strategies(problem: EvaluatedProblem) -> float:
 
 
 def _answer_entropy(problem: EvaluatedProblem) -> float:
-    given = count_answers(problem).given
-    return entropy(given) if given else np.nan
+    sizes = count_answers(problem).sizes
+    return entropy(sizes) if sizes else np.nan
 
 
 def _length(problem: EvaluatedProblem) -> float:

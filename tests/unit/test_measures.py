@@ -215,7 +215,7 @@ def test_right_answers_are_one_however_they_are_spelled():
     )
     counts = count_answers(replace(problem("a", []), samples=answers))
     assert (counts.num_samples, counts.num_correct, counts.wrong) == (7, 3, (2, 1))
-    assert counts.given == (3, 2, 1)
+    assert counts.sizes == (3, 2, 1)
 
 
 def test_a_thousand_problems_take_about_a_second():
