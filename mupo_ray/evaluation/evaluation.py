@@ -53,6 +53,11 @@ class SetRun:
     questions: list[Question] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
 
+    @property
+    def name(self) -> str:
+        """Of the set."""
+        return self.source.spec.name
+
 
 def evaluate_sets(
     contestant: Contestant,
@@ -94,16 +99,14 @@ def evaluate_sets(
         _sample(contestant, runs, plans, limit, progress_to)
         sets = _judge(contestant, runs)
     for run in runs:
-        folder = out / run.source.spec.name
-        problems = sets[run.source.spec.name]
-        save_problems(folder / SAMPLES_FILE, problems)
-        write_predictions(folder / PREDICTIONS_FILE, run.source, problems, limit)
+        save_problems(out / run.name / SAMPLES_FILE, sets[run.name])
+        write_predictions(out / run.name / PREDICTIONS_FILE, run.source, sets[run.name], limit)
     results = measure_evaluation(
         sets,
         model=contestant.name,
         created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         sampling=sampling,
-        data={run.source.spec.name: str(Path(run.source.table.spec).absolute()) for run in runs},
+        data={run.name: str(Path(run.source.table.spec).absolute()) for run in runs},
         ks=ks,
         further=further,
     )
@@ -177,8 +180,7 @@ def _sample(
         if not run.questions:
             reasons = "; ".join(item.message for item in run.dropped[:3])
             raise DataError(
-                f"set {run.source.spec.name}: none of {len(run.dropped)} rows can be asked: "
-                f"{reasons}"
+                f"set {run.name}: none of {len(run.dropped)} rows can be asked: {reasons}"
             )
 
 
@@ -195,7 +197,7 @@ def _missing(
         on_the_way: set[tuple[str, Kind]] = set()
         for item in iter_prompts(run.source.table, contestant.renderer, limit):
             if isinstance(item, Dropped):
-                logger.warning("set %s, dropped (%s): %s", *_named(run, item))
+                logger.warning("set %s, dropped (%s): %s", run.name, item.reason, item.message)
                 run.dropped.append(item)
                 progress.left_out(sum(plan.num_generations for plan in plans.values()))
                 continue
@@ -211,20 +213,14 @@ def _missing(
                 yield item, plan
 
 
-def _named(run: SetRun, item: Dropped) -> tuple[str, str, str]:
-    return run.source.spec.name, item.reason, item.message
-
-
 def _judge(contestant: Contestant, runs: Sequence[SetRun]) -> dict[str, list[EvaluatedProblem]]:
     with ExitStack() as stack:
         embedder = None
         if contestant.embedder is not None:
             embedder = stack.enter_context(contestant.embedder())
         return {
-            run.source.spec.name: list(
-                judge_stored(
-                    run.source.spec.name, run.questions, run.store, contestant.verifier, embedder
-                )
+            run.name: list(
+                judge_stored(run.name, run.questions, run.store, contestant.verifier, embedder)
             )
             for run in runs
         }

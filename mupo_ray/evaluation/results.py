@@ -110,7 +110,7 @@ class SetResults:
     by_category: dict[str, Estimates]
     """In alphabetical order; empty where the problems have no categories."""
     data: str | None = None
-    """File, folder or glob that the problems came from, as `data.schema.open_table` takes it, their
+    """File, folder or glob that the problems came from, as `data.table.open_table` takes it, their
     `position` being its row; a report finds their pictures there. None where it is not known."""
 
 
