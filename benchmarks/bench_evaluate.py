@@ -47,14 +47,19 @@ from mupo_ray.config import load_config
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.data.prompt_set import Dropped, iter_prompts
 from mupo_ray.data.table import open_table
-from mupo_ray.evaluation.contestants import checkpoint_contestant, find_model
-from mupo_ray.evaluation.evaluation import Contestant, evaluate_sets, sampling_plans
+from mupo_ray.evaluation.contestants import (
+    Contestant,
+    Sampler,
+    checkpoint_contestant,
+    services_for,
+)
+from mupo_ray.evaluation.evaluation import evaluate_sets, sampling_plans
 from mupo_ray.evaluation.results import SamplingSettings
-from mupo_ray.evaluation.samplers import Sampler, services_for
 from mupo_ray.evaluation.samples import load_problems
 from mupo_ray.evaluation.sets import parse_set
 from mupo_ray.placement.plan import Role
 from mupo_ray.rollout.pool import placeholder_ids
+from mupo_ray.runs.export import find_model
 from mupo_ray.train.entry import make_renderer
 from mupo_ray.train.launch import connect
 

@@ -32,14 +32,12 @@ os.environ |= {
 
 import numpy as np
 
-from mupo_ray.config import load_config
 from mupo_ray.core.intervals import paired_bootstrap, score_interval
-from mupo_ray.evaluation.contestants import checkpoint_contestant, find_model
+from mupo_ray.evaluation.contestants import checkpoint_contestant, load_model_config
 from mupo_ray.evaluation.evaluation import evaluate_sets
 from mupo_ray.evaluation.results import SamplingSettings
 from mupo_ray.evaluation.samples import EvaluatedProblem, load_problems
 from mupo_ray.evaluation.sets import parse_set
-from mupo_ray.runs.folder import load_resolved
 from mupo_ray.serving.vote import Vote, Votes, group_and_vote
 from mupo_ray.train.launch import connect
 
@@ -83,9 +81,7 @@ def main() -> int:
 
 def sampled(run: Path, data: Path, args: argparse.Namespace) -> list[EvaluatedProblem]:
     """All questions answered by a run's newest checkpoint, judged and embedded."""
-    path, record = find_model(str(run))
-    config = load_resolved(record) if record is not None else load_config(())
-    config = config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
+    config = load_model_config(str(run), (), ())
     limit = config.rollout.max_new_tokens
     contestant = checkpoint_contestant(config, limit, embeds=True)
     sampling = SamplingSettings(

@@ -34,9 +34,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _compare(run_a: Path, run_b: Path, out: Path, seed: int, num_problems: int) -> str:
-    from mupo_ray.evaluation.compare import compare_folders
-    from mupo_ray.evaluation.compare_table import comparison_text
-    from mupo_ray.evaluation.comparison import save_comparison
+    from mupo_ray.evaluation.compare import compare_folders, save_comparison
+    from mupo_ray.evaluation.tables import comparison_text
 
     comparison = compare_folders(run_a, run_b, seed=seed)
     save_comparison(out, comparison)

@@ -8,28 +8,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psutil
-
 from mupo_ray.config import load_config
+from mupo_ray.demo.memory import MemoryWatch
 from mupo_ray.errors import MupoError
+from mupo_ray.files import write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _JOBS = Path(__file__).resolve().parent
 _CONFIGS = _JOBS.parent / "configs"
-_SAMPLE_EVERY_S = 2.0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -49,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _demo(folder: Path, seed: int, steps: int) -> None:
     began = time.monotonic()
-    watch = _MemoryWatch()
+    watch = MemoryWatch()
     watch.start()
     overrides = [
         f"run.storage_path={folder}",
@@ -69,7 +65,8 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
     with _preparing(folder):
         # Meanwhile, on another core.
         from mupo_ray.observability.follow import following, set_up_logging
-        from mupo_ray.report.run_page import comparison_table, write_report
+        from mupo_ray.report.run_page import write_report
+        from mupo_ray.runs.summary import comparison_table
         from mupo_ray.train.launch import connect, run_training
         from mupo_ray.train.session import open_session
 
@@ -87,17 +84,17 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
     wall_s, peak = round(time.monotonic() - began, 1), watch.stop()
     summary = {
         "wall_s": wall_s,
-        "peak_rss_bytes": peak.rss,
-        "peak_pss_bytes": peak.pss,
+        "peak_rss_bytes": peak.rss_bytes,
+        "peak_pss_bytes": peak.pss_bytes,
         "steps": steps,
         **_figures(folders),
     }
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    write_json(folder / "summary.json", summary)
     print(f"\n{comparison_table(folders)}")
     print(f"summary  {folder / 'summary.json'}\nreport   {folder / 'report.html'}")
     print(
-        f"{wall_s:.0f} s, peak memory {peak.pss / 2**30:.1f} GiB "
-        f"({peak.rss / 2**30:.1f} GiB where shared pages count once a process)"
+        f"{wall_s:.0f} s, peak memory {peak.pss_bytes / 2**30:.1f} GiB "
+        f"({peak.rss_bytes / 2**30:.1f} GiB where shared pages count once a process)"
     )
 
 
@@ -120,60 +117,14 @@ def _preparing(folder: Path) -> Iterator[None]:
 
 def _figures(folders: dict[str, Path]) -> dict[str, dict[str, object]]:
     """The summary's figures: the base model's, then each run's at its end."""
-    from mupo_ray.report.run_page import summarise_run
+    from mupo_ray.runs.summary import summarise_run
 
-    found = {name: summarise_run(path) for name, path in folders.items()}
-    base = next(iter(found.values())).base
+    summaries = {name: summarise_run(path) for name, path in folders.items()}
+    base = next(iter(summaries.values())).base
     figures = {"base": base.as_dict()}
-    for name, run in found.items():
+    for name, run in summaries.items():
         figures[name] = {**run.final.as_dict(), "step_s": run.step_s}
     return figures
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Memory:
-    """Resident memory of a tree of processes, in bytes."""
-
-    rss: int = 0
-    """Pages that processes share count once for each: an upper bound."""
-    pss: int = 0
-    """Shared pages count once (Linux; elsewhere the same as `rss`)."""
-
-
-class _MemoryWatch(threading.Thread):
-    """Resident memory of this process and all below it, when its sum was largest."""
-
-    def __init__(self) -> None:
-        super().__init__(name="memory-watch", daemon=True)
-        self._stop_event = threading.Event()
-        self._peak = _Memory()
-
-    def run(self) -> None:
-        root = psutil.Process()
-        while not self._stop_event.wait(_SAMPLE_EVERY_S):
-            rss = 0
-            processes = [root, *root.children(recursive=True)]
-            for process in processes:
-                with contextlib.suppress(psutil.Error):  # It may have ended.
-                    rss += process.memory_info().rss
-            if rss > self._peak.rss:
-                self._peak = _Memory(rss=rss, pss=_pss(processes))
-
-    def stop(self) -> _Memory:
-        """End watching; the peak."""
-        self._stop_event.set()
-        self.join()
-        return self._peak
-
-
-def _pss(processes: list[psutil.Process]) -> int:
-    """Memory with shared pages counted once; takes the kernel 10 ms a large process."""
-    total = 0
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            memory = process.memory_full_info()
-            total += getattr(memory, "pss", memory.rss)
-    return total
 
 
 if __name__ == "__main__":

@@ -18,11 +18,10 @@ from mupo_ray.config import add_config_arguments, load_config
 from mupo_ray.errors import MupoError
 from mupo_ray.evaluation.results import SamplingSettings
 from mupo_ray.observability.follow import set_up_logging
-from mupo_ray.runs.folder import load_resolved
 
 if TYPE_CHECKING:
     from mupo_ray.config import Config
-    from mupo_ray.evaluation.evaluation import Contestant
+    from mupo_ray.evaluation.contestants import Contestant
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,9 +42,10 @@ def main(argv: list[str] | None = None) -> int:
 
 def _evaluate(args: argparse.Namespace) -> str:
     """Everything from the arguments to the files; returns the table for the terminal."""
+    from mupo_ray.demo.shapes import puzzle_measures
     from mupo_ray.evaluation.evaluation import evaluate_sets
-    from mupo_ray.evaluation.results_table import results_table
     from mupo_ray.evaluation.sets import parse_sets
+    from mupo_ray.evaluation.tables import results_table
     from mupo_ray.report.eval_page import write_eval_report
 
     specs = parse_sets(args.set)
@@ -64,6 +64,8 @@ def _evaluate(args: argparse.Namespace) -> str:
         has_greedy=args.greedy,
         limit=args.limit,
         ks=args.k,
+        # Of the laptop task; other sets have none of them.
+        further=puzzle_measures,
         progress_to=sys.stderr,
     )
     name = args.out.absolute().name
@@ -85,17 +87,11 @@ def _contestant(args: argparse.Namespace) -> tuple[Config, Contestant]:
             max_concurrent=args.concurrency,
             timeout_s=config.rollout.request_timeout_s,
         )
-        connect(config)
-        return config, contestants.served_contestant(config, server, embeds=args.embed)
-    path, run = contestants.find_model(args.model)
-    if run is not None and not args.config:
-        # As the run was trained: its template, limits and engines.
-        config = load_config((), args.overrides, base=load_resolved(run))
+        contestant = contestants.served_contestant(config, server, embeds=args.embed)
     else:
-        config = load_config(args.config, args.overrides)
-    config = config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
-    max_new_tokens = args.max_new_tokens or config.rollout.max_new_tokens
-    contestant = contestants.checkpoint_contestant(config, max_new_tokens, embeds=args.embed)
+        config = contestants.load_model_config(args.model, args.config, args.overrides)
+        max_new_tokens = args.max_new_tokens or config.rollout.max_new_tokens
+        contestant = contestants.checkpoint_contestant(config, max_new_tokens, embeds=args.embed)
     connect(config)
     return config, contestant
 

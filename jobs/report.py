@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
 def _report(folders: dict[str, Path], out: Path, title: str | None) -> str:
     """Write the page; returns tables and the page's path for the terminal."""
     from mupo_ray.evaluation.results import RESULTS_FILE, load_results
-    from mupo_ray.evaluation.results_table import models_table
+    from mupo_ray.evaluation.tables import models_table
     from mupo_ray.report.eval_page import is_evaluation, write_eval_report
     from mupo_ray.report.run_page import comparison_table, write_report
 

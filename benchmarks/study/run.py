@@ -22,6 +22,7 @@ from mupo_ray.evaluation.during_training import sample_problems
 from mupo_ray.evaluation.judging import embed_problems
 from mupo_ray.evaluation.samples import save_problems
 from mupo_ray.evaluation.values import pass_values, plain_values
+from mupo_ray.files import write_text
 from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
 from mupo_ray.rollout.pool import EnginePool, SamplingPlan, placeholder_ids
@@ -147,19 +148,19 @@ class TestReader:
                 problems = embed_problems(problems, embedder)
             save_problems(config.run_dir / "test" / f"T{temperature:g}.parquet", problems)
             values[f"{temperature:g}"] = values_of(problems)
-        values_file(config.run_dir).write_text(json.dumps(values) + "\n")
+        write_text(values_file(config.run_dir), json.dumps(values) + "\n")
 
 
 def values_of(problems: Sequence[EvaluatedProblem]) -> dict[str, list[float | None]]:
     """Measure -> its value for each problem, None where a problem has none."""
-    seen = strategy_values(problems)
+    strategies = strategy_values(problems)
     ks = range(1, len(problems[0].samples) + 1)
     rows = {f"pass@{k}": row for k, row in zip(ks, pass_values(problems, ks), strict=True)}
     rows |= {name: plain_values(problems, name) for name in ("acc@1", "diversity", "length")}
     rows |= {
-        "strategies": seen.num_in_first_8,
-        "fidelity": seen.fidelity,
-        UNRECOGNISED: seen.shares[UNRECOGNISED],
+        "strategies": strategies.num_in_first_8,
+        "fidelity": strategies.fidelity,
+        UNRECOGNISED: strategies.shares[UNRECOGNISED],
     }
     return {
         name: [None if math.isnan(value) else float(value) for value in row]

@@ -11,29 +11,48 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from mupo_ray.core.intervals import score_interval
-from study.figure import draw
-from study.plan import GRPO, TEMPERATURES, Arm, Study
+from mupo_ray.files import write_text
+from mupo_ray.runs.summary import read_run
+from mupo_ray.text import markdown_table
+from study.plan import BASE, GRPO, STOPPED, TEMPERATURES, Arm, Study
 from study.run import is_done, stop_of, values_file
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from matplotlib.axes import Axes
 
 KS = (1, 2, 4, 8)
+_PASSES = tuple(f"pass@{k}" for k in KS)
 _AT_1 = "1"
 _BOUNDS = {"diversity": (0.0, 2.0), "strategies": (0.0, 4.0), "length": (0.0, 1e6)}
 _COLUMNS = (
-    *("acc@1", *(f"pass@{k}" for k in KS)),
+    *("acc@1", *_PASSES),
     *("diversity", "strategies", "fidelity", "unrecognised"),
 )
+
+# Arms with a colour of their own; the others are small grey marks.
+_COLOURS = {
+    BASE: "#8a8f94",
+    GRPO: "#1f6fbf",
+    STOPPED: "#62a8ee",
+    "pass_4": "#1d8a5b",
+    "mupo_k2": "#e0a030",
+    "mupo_k3": "#d2601a",
+    "mupo_k4": "#a03010",
+}
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class ArmValues:
     """What an arm showed: temperature -> measure -> [S, P] values of S seeds and P problems."""
 
     arm: Arm
@@ -57,10 +76,9 @@ class Seen:
         """95 % interval of the mean over problems."""
         values = self.over_seeds(measure, temperature)
         values = values[~np.isnan(values)]
-        found = score_interval([values], bounds=_BOUNDS.get(measure, (0.0, 1.0)))
-        return (found.value if found.low is None else found.low), (
-            found.value if found.high is None else found.high
-        )
+        interval = score_interval([values], bounds=_BOUNDS.get(measure, (0.0, 1.0)))
+        low, high = interval.low, interval.high
+        return interval.value if low is None else low, interval.value if high is None else high
 
     def half_range(self, measure: str, temperature: str = _AT_1) -> float:
         """Of the seeds' means."""
@@ -79,27 +97,26 @@ def write_tables(study: Study, tasks: Sequence[str]) -> str:
         tasks: in order.
     """
     parts = []
-    seen_of = {}
+    by_task = {}
     for task in tasks:
-        seen, missing = read_task(study, task)
-        seen_of[task] = seen
-        parts.append(task_tables(study, task, seen, missing))
+        by_task[task], missing = read_task(study, task)
+        parts.append(task_tables(study, task, by_task[task], missing))
     text = "\n\n".join(parts) + "\n"
-    (study.folder / "tables.md").write_text(text, encoding="utf-8")
-    draw(study, seen_of, study.folder / "study.png")
+    write_text(study.folder / "tables.md", text)
+    _draw(study, by_task, study.folder / "study.png")
     return text
 
 
-def read_task(study: Study, task: str) -> tuple[dict[str, Seen], list[str]]:
+def read_task(study: Study, task: str) -> tuple[dict[str, ArmValues], list[str]]:
     """What the arms with all their seeds showed, by name, and the names of the others."""
-    seen, missing = {}, []
+    arms, missing = {}, []
     for arm in study.arms:
         folders = [study.config(task, arm, seed).run_dir for seed in study.seeds]
         if not all(map(is_done, folders)):
             missing.append(arm.name)
             continue
         files = [json.loads(values_file(folder).read_text()) for folder in folders]
-        seen[arm.name] = Seen(
+        arms[arm.name] = ArmValues(
             arm=arm,
             values={
                 temperature: {
@@ -109,16 +126,18 @@ def read_task(study: Study, task: str) -> tuple[dict[str, Seen], list[str]]:
                 for temperature in files[0]
             },
         )
-    return seen, missing
+    return arms, missing
 
 
-def task_tables(study: Study, task: str, seen: Mapping[str, Seen], missing: Sequence[str]) -> str:
+def task_tables(
+    study: Study, task: str, arms: Mapping[str, ArmValues], missing: Sequence[str]
+) -> str:
     """The tables of one task, in Markdown."""
     at_1 = [
-        [_title(study, task, s), *(_cell(s, column) for column in _COLUMNS)] for s in seen.values()
+        [_title(study, task, s), *(_cell(s, column) for column in _COLUMNS)] for s in arms.values()
     ]
-    best = [[_title(study, task, s), *(_best_cell(s, k) for k in KS)] for s in seen.values()]
-    base = seen.get(GRPO)
+    best = [[_title(study, task, s), *(_best_cell(s, k) for k in KS)] for s in arms.values()]
+    base = arms.get(GRPO)
     against = (
         []
         if base is None
@@ -127,60 +146,131 @@ def task_tables(study: Study, task: str, seen: Mapping[str, Seen], missing: Sequ
                 _title(study, task, s),
                 *(_difference(s, base, column) for column in ("acc@1", *_PASSES)),
             ]
-            for s in seen.values()
+            for s in arms.values()
             if s is not base
         ]
     )
     tables = [
         f"### {task}: samples at T=1",
-        _table(["", *_COLUMNS], at_1),
+        markdown_table(["", *_COLUMNS], at_1),
         f"### {task}: each k at its best of T = {', '.join(f'{t:g}' for t in TEMPERATURES)}",
-        _table(["", *_PASSES], best),
+        markdown_table(["", *_PASSES], best),
         f"### {task}: difference to GRPO at T=1, problem by problem",
-        _table(["", "acc@1", *_PASSES], against),
+        markdown_table(["", "acc@1", *_PASSES], against),
     ]
     if missing:
         tables.append(f"Without runs at every seed: {', '.join(missing)}.")
     return "\n\n".join(tables)
 
 
-_PASSES = tuple(f"pass@{k}" for k in KS)
+def _title(study: Study, task: str, values: ArmValues) -> str:
+    title, stop = values.arm.title, stop_of(study, task, values.arm)
+    return title if stop in (0, study.steps) else f"{title} (step {stop})"
 
 
-def _title(study: Study, task: str, seen: Seen) -> str:
-    stop = stop_of(study, task, seen.arm)
-    return seen.arm.title if stop in (0, study.steps) else f"{seen.arm.title} (step {stop})"
-
-
-def _cell(seen: Seen, measure: str) -> str:
-    low, high = seen.interval(measure)
+def _cell(values: ArmValues, measure: str) -> str:
+    low, high = values.interval(measure)
     digits = 2 if measure == "strategies" else 3
     return (
-        f"{_number(seen.mean(measure), digits)} ({_number(low, digits)} to "
-        f"{_number(high, digits)}) +-{_number(seen.half_range(measure), digits)}"
+        f"{_number(values.mean(measure), digits)} ({_number(low, digits)} to "
+        f"{_number(high, digits)}) +-{_number(values.half_range(measure), digits)}"
     )
 
 
-def _best_cell(seen: Seen, k: int) -> str:
-    temperature = seen.best(f"pass@{k}")
-    low, high = seen.interval(f"pass@{k}", temperature)
-    mean = seen.mean(f"pass@{k}", temperature)
+def _best_cell(values: ArmValues, k: int) -> str:
+    temperature = values.best(f"pass@{k}")
+    low, high = values.interval(f"pass@{k}", temperature)
+    mean = values.mean(f"pass@{k}", temperature)
     return f"{_number(mean)} ({_number(low)} to {_number(high)}), T={temperature}"
 
 
-def _difference(seen: Seen, base: Seen, measure: str) -> str:
+def _difference(arm: ArmValues, base: ArmValues, measure: str) -> str:
     """Mean difference and its 95 % interval over problems; marked where it leaves out 0."""
-    values = seen.over_seeds(measure) - base.over_seeds(measure)
-    found = score_interval([values], bounds=(-1.0, 1.0))
-    low, high = found.low or 0.0, found.high or 0.0
+    values = arm.over_seeds(measure) - base.over_seeds(measure)
+    interval = score_interval([values], bounds=(-1.0, 1.0))
+    low, high = interval.low or 0.0, interval.high or 0.0
     mark = "**" if low > 0.0 or high < 0.0 else ""
-    return f"{mark}{found.value:+.3f}{mark} ({low:+.3f} to {high:+.3f})"
+    return f"{mark}{interval.value:+.3f}{mark} ({low:+.3f} to {high:+.3f})"
 
 
 def _number(value: float, digits: int = 3) -> str:
     return f"{value:.{digits}f}".removeprefix("0") if 0.0 <= value < 1.0 else f"{value:.{digits}f}"
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def _draw(study: Study, by_task: Mapping[str, Mapping[str, ArmValues]], path: Path) -> None:
+    """One row of three plots a task: pass@k, one sample against four, the course of training."""
+    figure = Figure(figsize=(13.0, 4.0 * len(by_task)), layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.subplots(len(by_task), 3, squeeze=False)
+    for row, (task, arms) in zip(grid, by_task.items(), strict=True):
+        _pass_curves(row[0], task, arms)
+        _trade(row[1], task, arms)
+        _course(row[2], study, task)
+    figure.savefig(path, dpi=110)
+
+
+def _pass_curves(axes: Axes, task: str, arms: Mapping[str, ArmValues]) -> None:
+    for name, colour in _COLOURS.items():
+        values = arms.get(name)
+        if values is None:
+            continue
+        ks = sorted(int(m[5:]) for m in values.values[_AT_1] if m.startswith("pass@"))
+        low, high = np.transpose([values.interval(f"pass@{k}") for k in ks])
+        means = [values.mean(f"pass@{k}") for k in ks]
+        axes.plot(ks, means, color=colour, label=values.arm.title)
+        axes.fill_between(ks, low, high, color=colour, alpha=0.1, linewidth=0)
+    axes.set(title=f"{task}: pass@k at T=1, 95 % bands", xlabel="k", ylabel="share of problems")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks([1, 2, 4, 8], ["1", "2", "4", "8"])
+    axes.legend(fontsize=7)
+    axes.grid(alpha=0.2)
+
+
+def _trade(axes: Axes, task: str, arms: Mapping[str, ArmValues]) -> None:
+    for name, values in arms.items():
+        x, y = values.mean("pass@1"), values.mean("pass@4")
+        colour = _COLOURS.get(name, "#b0b4b8")
+        axes.errorbar(
+            x,
+            y,
+            xerr=values.half_range("pass@1"),
+            yerr=values.half_range("pass@4"),
+            marker="o",
+            markersize=6 if name in _COLOURS else 4,
+            color=colour,
+            linewidth=1,
+        )
+        axes.annotate(name, (x, y), fontsize=6, xytext=(4, 3), textcoords="offset points")
+    axes.set(
+        title=f"{task}: one sample against four, T=1 (bars: seeds)",
+        xlabel="pass@1",
+        ylabel="pass@4",
+    )
+    axes.grid(alpha=0.2)
+
+
+def _course(axes: Axes, study: Study, task: str) -> None:
+    for name in (GRPO, "pass_4", "mupo_k2", "mupo_k3", "mupo_k4"):
+        arm = next((a for a in study.arms if a.name == name), None)
+        if arm is None:
+            continue
+        for measure, style in (("pass@4", "-"), ("diversity", "--")):
+            steps, values = _mean_course(study, task, arm, f"eval/heldout/{measure}")
+            if steps:
+                axes.plot(steps, values, style, color=_COLOURS[name], label=f"{name}, {measure}")
+    axes.set(title=f"{task}: held-out problems while training", xlabel="step")
+    axes.legend(fontsize=6, ncols=2)
+    axes.grid(alpha=0.2)
+
+
+def _mean_course(study: Study, task: str, arm: Arm, key: str) -> tuple[list[int], list[float]]:
+    """Mean over the seeds at the steps that all of them have."""
+    courses = []
+    for seed in study.seeds:
+        folder = study.config(task, arm, seed).run_dir
+        if not (folder / "metrics.jsonl").is_file():
+            return [], []
+        steps, values = read_run(folder).series(key)
+        courses.append(dict(zip(steps, values, strict=True)))
+    common = sorted(set.intersection(*(set(course) for course in courses)))
+    return common, [float(np.mean([course[step] for course in courses])) for step in common]

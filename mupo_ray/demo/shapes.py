@@ -6,6 +6,7 @@ texts fall apart must not look like one that lost its strategies, nor the other 
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ import numpy as np
 
 from mupo_ray.demo.puzzle_text import read_response
 from mupo_ray.demo.puzzles import PROMPT, Strategy
-from mupo_ray.evaluation.values import Floats, entropy
+from mupo_ray.evaluation.values import Floats, MeasureRow, entropy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -46,9 +47,34 @@ class StrategyValues:
     """[P] samples that the fidelity is over."""
 
 
-def is_puzzle(problem: EvaluatedProblem) -> bool:
-    """Whether a problem is of the laptop task: its question is."""
-    return _QUESTION in problem.question
+def puzzle_measures(problems: Sequence[EvaluatedProblem]) -> dict[str, MeasureRow]:
+    """What puzzles show beside the measures of every set, for `measure_evaluation`.
+
+    Args:
+        problems: of any kind.
+
+    Returns:
+        `strategies/...` -> its values; nothing where a problem is no puzzle or has no samples.
+    """
+    if not all(_QUESTION in problem.question and problem.samples for problem in problems):
+        return {}
+    read = strategy_values(problems)
+    most = float(len(Strategy))
+    nothing = "no response is recognised"
+    return {
+        **{f"strategies/share/{name}": MeasureRow(values=row) for name, row in read.shares.items()},
+        "strategies/entropy": MeasureRow(
+            values=read.entropy, bounds=(0.0, math.log(most)), why_none=nothing
+        ),
+        "strategies/num_in_first_8": MeasureRow(
+            values=read.num_in_first_8,
+            bounds=(0.0, most),
+            why_none=f"no problem has {FIRST_SAMPLES} samples",
+        ),
+        "strategies/fidelity": MeasureRow(
+            values=read.fidelity, weights=read.num_recognised, why_none=nothing
+        ),
+    }
 
 
 def strategy_values(problems: Sequence[EvaluatedProblem]) -> StrategyValues:

@@ -31,7 +31,7 @@ class AnswerCounts:
     none of these."""
 
     @property
-    def given(self) -> tuple[int, ...]:
+    def sizes(self) -> tuple[int, ...]:
         """Samples of each distinct answer, right ones first where there are any."""
         return (self.num_correct, *self.wrong) if self.num_correct else self.wrong
 

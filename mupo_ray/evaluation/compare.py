@@ -4,28 +4,25 @@ pair by prompt_id --> McNemar of greedy answers
                   --> bootstrap of paired differences
                   --> correlation of diversity and pass@k
                   --> problems that one run alone solves
+
+The file `compare.json` holds a `Comparison`. Within a `schema_version` keys are added, never
+renamed, removed or given another meaning.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from pydantic import TypeAdapter
 from scipy.stats import binomtest
 
 from mupo_ray.core.intervals import paired_bootstrap, spearman_interval
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.errors import DataError
-from mupo_ray.evaluation.comparison import (
-    Comparison,
-    Correlation,
-    Difference,
-    McNemar,
-    SetComparison,
-)
-from mupo_ray.evaluation.one_sided import one_sided
+from mupo_ray.evaluation.answers import answer_key
 from mupo_ray.evaluation.results import RESULTS_FILE, LeftOut, load_results
 from mupo_ray.evaluation.samples import SAMPLES_FILE, load_problems
 from mupo_ray.evaluation.values import (
@@ -35,20 +32,125 @@ from mupo_ray.evaluation.values import (
     pass_values,
     plain_values,
 )
+from mupo_ray.files import write_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from mupo_ray.evaluation.results import EvalResults
-    from mupo_ray.evaluation.samples import EvaluatedProblem
+    from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse
 
     Pair = tuple[EvaluatedProblem, EvaluatedProblem]
 
+SCHEMA_VERSION = 1
 LEVEL = 0.95
 NUM_RESAMPLES = 4000
 
 _PLAIN = ("diversity", "effective_strategies", "answer_entropy", "length")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class McNemar:
+    """Greedy answers to the same problems, tested exactly."""
+
+    num_problems: int
+    acc_a: float
+    acc_b: float
+    num_both: int
+    """Problems that both solve."""
+    num_only_a: int
+    num_only_b: int
+    num_neither: int
+    p_value: float
+    """Two-sided: chance of a split of the problems that one run alone solves at least as uneven,
+    were both runs as likely to be that one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A measure of both runs on the same problems."""
+
+    num_problems: int
+    a: float
+    b: float
+    difference: float
+    """b - a."""
+    low: float
+    high: float
+    p_value: float
+    """Two-sided, of the bootstrap; not corrected for how many measures are looked at."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correlation:
+    """Spearman's rank correlation over problems."""
+
+    num_problems: int
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OneSided:
+    """A problem that one run solves and the other never does."""
+
+    prompt_id: str
+    question: str
+    answer: str
+    """Gold."""
+    category: str | None
+    num_right: int
+    """Right samples of the run that solves it."""
+    num_samples: int
+    """Its samples."""
+    num_samples_other: int
+    """Samples of the other run, none of them right, nor its greedy answer."""
+    right_text: str
+    """The first right response."""
+    wrong_text: str
+    """The first response of the other run with its most frequent answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetComparison:
+    """Two runs on one set, paired by `prompt_id`."""
+
+    num_shared: int
+    num_only_a: int
+    """Problems that run b has not; they are in nothing below."""
+    num_only_b: int
+    greedy: McNemar | None
+    """None where no problem has a greedy answer in both."""
+    differences: dict[str, Difference]
+    """Measure -> its difference: `pass@k` for every k up to the fewest samples, `majority@k` at the
+    largest, `diversity`, `effective_strategies`, `answer_entropy`, `length`."""
+    diversity_and_pass: dict[str, dict[int, Correlation]]
+    """`a`, `b` -> k -> correlation of a problem's diversity and its pass@k in that run;
+    `difference`: of what the two gained from a to b."""
+    only_a: tuple[OneSided, ...]
+    """What a solves and b never does, most often solved first."""
+    only_b: tuple[OneSided, ...]
+    left_out: tuple[LeftOut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What `compare.json` holds."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_a: str
+    run_b: str
+    level: float
+    """Of the intervals."""
+    num_resamples: int
+    seed: int
+    sets: dict[str, SetComparison]
+    sets_only_a: tuple[str, ...] = ()
+    sets_only_b: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Ways in which the runs were sampled differently."""
 
 
 def compare_folders(run_a: Path, run_b: Path, *, seed: int = 0) -> Comparison:
@@ -122,6 +224,17 @@ def compare_runs(
     )
 
 
+def save_comparison(path: Path, comparison: Comparison) -> None:
+    """Write `compare.json`, whole or not at all."""
+    write_text(path, TypeAdapter(Comparison).dump_json(comparison, indent=2).decode() + "\n")
+
+
+def main_ks(ks: Iterable[int]) -> list[int]:
+    """The powers of two among some k, and the largest: enough to see a curve by."""
+    ordered = sorted(ks)
+    return [k for k in ordered if k & (k - 1) == 0 or k == ordered[-1]]
+
+
 def _read(folder: Path) -> tuple[EvalResults, dict[str, list[EvaluatedProblem]]]:
     if not (folder / RESULTS_FILE).is_file():
         what = f"has no {RESULTS_FILE}" if folder.is_dir() else "does not exist"
@@ -150,19 +263,19 @@ def _compare_set(
         greedy=_mcnemar(pairs, left_out),
         differences=_differences(rows, seed, left_out),
         diversity_and_pass=_correlations(rows, seed, left_out),
-        only_a=one_sided(pairs),
-        only_b=one_sided([(b, a) for a, b in pairs]),
+        only_a=_one_sided(pairs),
+        only_b=_one_sided([(b, a) for a, b in pairs]),
         left_out=tuple(left_out),
     )
 
 
 def _keyed(problems: Sequence[EvaluatedProblem]) -> dict[tuple[str, int], EvaluatedProblem]:
     """Problems by id; a row that a file holds twice is paired with its like in order."""
-    seen: Counter[str] = Counter()
+    copies: Counter[str] = Counter()
     keyed = {}
     for problem in sorted(problems, key=lambda p: p.position):
-        keyed[problem.prompt_id, seen[problem.prompt_id]] = problem
-        seen[problem.prompt_id] += 1
+        keyed[problem.prompt_id, copies[problem.prompt_id]] = problem
+        copies[problem.prompt_id] += 1
     return keyed
 
 
@@ -213,7 +326,7 @@ def _differences(
     together: dict[tuple[int, ...], list[str]] = defaultdict(list)
     for name, row in rows.items():
         together[tuple(np.flatnonzero(~np.isnan(row).any(0)))].append(name)
-    found = {}
+    by_name = {}
     for places, names in together.items():
         if len(places) < 2:
             reason = f"{len(places)} problems have it in both runs; at least 2 are needed"
@@ -224,7 +337,7 @@ def _differences(
             values[:, 1] - values[:, 0], seed=seed, level=LEVEL, num_resamples=NUM_RESAMPLES
         )
         for i, name in enumerate(names):
-            found[name] = Difference(
+            by_name[name] = Difference(
                 num_problems=len(places),
                 a=float(values[i, 0].mean()),
                 b=float(values[i, 1].mean()),
@@ -233,18 +346,17 @@ def _differences(
                 high=float(tested.highs[i]),
                 p_value=float(tested.p_values[i]),
             )
-    return {name: found[name] for name in rows if name in found}
+    return {name: by_name[name] for name in rows if name in by_name}
 
 
 def _correlations(
     rows: Mapping[str, Floats], seed: int, left_out: list[LeftOut]
 ) -> dict[str, dict[int, Correlation]]:
-    ks = sorted(int(name.removeprefix("pass@")) for name in rows if name.startswith("pass@"))
-    shown = [k for k in ks if k & (k - 1) == 0 or k == ks[-1]]
-    found: dict[str, dict[int, Correlation]] = {"a": {}, "b": {}, "difference": {}}
-    for label, values in found.items():
+    ks = main_ks(int(name.removeprefix("pass@")) for name in rows if name.startswith("pass@"))
+    by_side: dict[str, dict[int, Correlation]] = {"a": {}, "b": {}, "difference": {}}
+    for label, values in by_side.items():
         missing = []
-        for k in shown:
+        for k in ks:
             diversity, chance = _side(rows["diversity"], label), _side(rows[f"pass@{k}"], label)
             known = ~np.isnan(diversity)
             interval = spearman_interval(diversity[known], chance[known], seed=seed, level=LEVEL)
@@ -261,9 +373,49 @@ def _correlations(
             name = f"correlation of diversity and pass@k in {label}, k = {missing}"
             reason = "fewer than 4 problems have both, or one of the two is the same for all"
             left_out.append(LeftOut(measure=name, reason=reason))
-    return found
+    return by_side
 
 
 def _side(row: Floats, label: str) -> Floats:
     side: Floats = row[1] - row[0] if label == "difference" else row["ab".index(label)]
     return side
+
+
+def _one_sided(pairs: Sequence[Pair]) -> tuple[OneSided, ...]:
+    """Problems that the first of each pair solves and the second never does.
+
+    Solved is a problem with a right answer among samples and greedy one; never solved one with
+    none among both. Most often solved comes first: one right answer of sixteen is little evidence.
+    """
+    solved = []
+    for solver, other in pairs:
+        right = [r for r in _responses(solver) if r.is_correct]
+        wrong = _responses(other)
+        if not right or not wrong or any(r.is_correct for r in wrong):
+            continue
+        solved.append(
+            OneSided(
+                prompt_id=solver.prompt_id,
+                question=solver.question,
+                answer=solver.answer,
+                category=solver.category,
+                num_right=solver.num_correct,
+                num_samples=len(solver.samples),
+                num_samples_other=len(other.samples),
+                right_text=right[0].text,
+                wrong_text=_typical(wrong).text,
+            )
+        )
+    return tuple(sorted(solved, key=lambda item: -item.num_right))
+
+
+def _responses(problem: EvaluatedProblem) -> tuple[JudgedResponse, ...]:
+    greedy = () if problem.greedy is None else (problem.greedy,)
+    return (*problem.samples, *greedy)
+
+
+def _typical(responses: Sequence[JudgedResponse]) -> JudgedResponse:
+    """The first response with the most frequent answer."""
+    keys = [None if r.extracted is None else answer_key(r.extracted) for r in responses]
+    most = Counter(key for key in keys if key is not None).most_common(1)
+    return responses[keys.index(most[0][0])] if most else responses[0]

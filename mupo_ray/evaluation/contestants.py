@@ -1,52 +1,91 @@
-"""The models that can be evaluated: a checkpoint on engines of one's own, or a served one."""
+"""The models that can be evaluated, and what answers for them.
+
+checkpoint_contestant   a model folder, on vLLM engines of one's own: EngineSampler
+served_contestant       a model behind an address: ChatClient
+"""
 
 from __future__ import annotations
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+import ray
+
+from mupo_ray.config import load_config
 from mupo_ray.data.chat import ChatRenderer
 from mupo_ray.data.fingerprint import fingerprint_of_model
-from mupo_ray.errors import ConfigError
-from mupo_ray.evaluation.evaluation import Contestant
-from mupo_ray.evaluation.samplers import EngineSampler, services_for
-from mupo_ray.placement.plan import Role
+from mupo_ray.errors import ConfigError, RolloutError, WeightSyncError, cause_of
+from mupo_ray.placement.plan import Role, wait_for_plan
 from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
 from mupo_ray.rollout.openai_client import ChatClient, ChatServer
-from mupo_ray.settings.load import RUN_FILE
+from mupo_ray.rollout.pool import EnginePool, placeholder_ids
+from mupo_ray.rollout.services import Services, start_services, stop_services
+from mupo_ray.runs.export import find_model
+from mupo_ray.runs.folder import load_resolved
 from mupo_ray.train.entry import make_renderer
+from mupo_ray.types import SampledResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from mupo_ray.config import Config
-    from mupo_ray.evaluation.samplers import Sampler
-    from mupo_ray.rollout.services import Services
+    from mupo_ray.data.render import PromptRenderer
+    from mupo_ray.rollout.pool import SamplingPlan
+    from mupo_ray.types import Prompt
+
+# Engines call the weights they were started with by this version.
+_VERSION = 0
 
 
-def find_model(source: str) -> tuple[str, Path | None]:
-    """Folder or hub id of the model that a user means, and the run it comes from.
+class Sampler(Protocol):
+    """Answers prompts that are taken only as there is room for them."""
+
+    def stream(
+        self, tasks: Iterable[tuple[Prompt, SamplingPlan]]
+    ) -> Iterator[tuple[int, tuple[SampledResponse, ...]]]:
+        """Number of a task and its responses in order of their seeds, as they are finished."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contestant:
+    """The model that is evaluated."""
+
+    name: str
+    """In results: a folder, or the name of a served model."""
+    depends_on: Mapping[str, object]
+    """What decides its responses apart from sampling, by name."""
+    renderer: PromptRenderer | ChatRenderer
+    sampler: Callable[[], AbstractContextManager[Sampler]]
+    """Starts what answers; not called where nothing is missing."""
+    verifier: Verifier
+    embedder: Callable[[], AbstractContextManager[EmbedderPool]] | None
+    """Starts what embeds; None where nothing is to be embedded."""
+
+
+def load_model_config(model: str, files: Sequence[Path], overrides: Sequence[str]) -> Config:
+    """How to ask the model that a user means; `model.path` names it.
 
     Args:
-        source: a Hugging Face folder or id, a checkpoint `step_...` of a run, or a run, whose
-            newest whole checkpoint is taken.
+        model: as `find_model` takes it.
+        files: of settings. Where there are none, a run's model is asked as it was trained: with the
+            run's template, limits and engines.
+        overrides: `section.field=value`.
 
     Raises:
         CheckpointError: a folder without a model or a whole checkpoint.
+        ConfigError: a file, key or value is wrong.
     """
-    folder = Path(source).expanduser()
-    if not folder.is_dir():
-        return source, None
-    if not (folder / "config.json").is_file():
-        from mupo_ray.runs.export import find_checkpoint
-        from mupo_ray.runs.folder import HF_FOLDER
-
-        folder = find_checkpoint(folder)[0] / HF_FOLDER
-    run = folder.absolute().parent.parent
-    return str(folder), run if (run / RUN_FILE).is_file() else None
+    path, run = find_model(model)
+    if run is not None and not files:
+        config = load_config((), overrides, base=load_resolved(run))
+    else:
+        config = load_config(files, overrides)
+    return config.model_copy(update={"model": config.model.model_copy(update={"path": path})})
 
 
 def checkpoint_contestant(
@@ -125,6 +164,75 @@ def served_contestant(config: Config, server: ChatServer, *, embeds: bool) -> Co
         verifier=_verifier(config, is_think_opened=False),
         embedder=_embedder(config, None) if embeds else None,
     )
+
+
+@contextlib.contextmanager
+def services_for(config: Config, role: Role, running: Services | None) -> Iterator[Services]:
+    """Actors of one role, started for the block, or those that run already.
+
+    Raises:
+        RolloutError: one failed to start or was late.
+        PlacementError: the cluster has no room for them.
+    """
+    if running is not None:
+        yield running
+        return
+    started = start_services(config, wait_for_plan(config, roles=(role,)))
+    try:
+        yield started
+    finally:
+        stop_services(started)
+
+
+class EngineSampler:
+    """vLLM engines that serve the weights they load."""
+
+    def __init__(self, config: Config, services: Services) -> None:
+        """Make engines serve their own weights.
+
+        Args:
+            config: of the evaluation, with the model's path.
+            services: with engines started for that model.
+
+        Raises:
+            RolloutError: an engine does not answer.
+        """
+        from transformers import AutoConfig
+
+        self._engines = services.engines
+        self._timeout_s = config.rollout.start_timeout_s
+        for engine in range(len(self._engines)):
+            try:
+                self._serve(engine)
+            except WeightSyncError as err:
+                raise RolloutError(str(err)) from err
+        self._pool = EnginePool(
+            self._engines,
+            forbidden_ids=placeholder_ids(AutoConfig.from_pretrained(config.model.path)),
+            max_num_seqs=config.rollout.max_num_seqs,
+            request_timeout_s=config.rollout.request_timeout_s,
+            max_restarts=config.rollout.max_restarts,
+            resync=self._serve,
+        )
+
+    def stream(
+        self, tasks: Iterable[tuple[Prompt, SamplingPlan]]
+    ) -> Iterator[tuple[int, tuple[SampledResponse, ...]]]:
+        """As `Sampler.stream`.
+
+        Raises:
+            RolloutError: a request timed out or was refused, or no engine is left.
+        """
+        for number, responses in self._pool.stream(tasks, version=_VERSION):
+            yield number, tuple(SampledResponse.of(response) for response in responses)
+
+    def _serve(self, engine: int) -> None:
+        """Also for an engine that died: Ray starts it again, and it loads the same weights."""
+        call = self._engines[engine].serve_loaded.remote(_VERSION)
+        try:
+            ray.get(call, timeout=self._timeout_s)
+        except Exception as err:
+            raise WeightSyncError(f"engine {engine} does not answer: {cause_of(err)}") from err
 
 
 def _verifier(config: Config, *, is_think_opened: bool) -> Verifier:

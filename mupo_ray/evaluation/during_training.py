@@ -14,7 +14,7 @@ import numpy as np
 
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.errors import EmbeddingError
-from mupo_ray.evaluation.judging import Asked, embed_problems, judge_problems
+from mupo_ray.evaluation.judging import Question, embed_problems, judge_problems
 from mupo_ray.evaluation.values import any_values, fewest_samples, pass_values, plain_values
 from mupo_ray.rollout.pool import SamplingPlan
 from mupo_ray.types import SampledResponse
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from mupo_ray.rollout.embedder import EmbedderPool
     from mupo_ray.rollout.pool import EnginePool
     from mupo_ray.types import Prompt
-
-# The study takes its records from here, sampled and embedded.
 
 logger = logging.getLogger(__name__)
 
@@ -108,7 +106,7 @@ def sample_problems(
         ]
         for each in (greedy_plan, plan)
     )
-    return judge_problems(set_name, [Asked.of(p) for p in prompts], greedy, samples, verifier)
+    return judge_problems(set_name, [Question.of(p) for p in prompts], greedy, samples, verifier)
 
 
 def eval_metrics(
@@ -121,15 +119,15 @@ def eval_metrics(
         name: of the set.
         pass_k: values of k for the unbiased estimator.
     """
-    found = {"questions": float(len(problems))}
+    metrics = {"questions": float(len(problems))}
     for measure in _METRICS:
         values = plain_values(problems, measure)
         # A rank whose embedder failed leaves its problems without a value.
         values = values[~np.isnan(values)]
         if values.size:
-            found[measure] = float(values.mean())
+            metrics[measure] = float(values.mean())
     if fewest_samples(problems) >= _ANY_OF:
-        found[f"acc@{_ANY_OF}"] = float(any_values(problems, [_ANY_OF]).mean())
+        metrics[f"acc@{_ANY_OF}"] = float(any_values(problems, [_ANY_OF]).mean())
     for k, row in zip(pass_k, pass_values(problems, pass_k), strict=True):
-        found[f"pass@{k}"] = float(row.mean())
-    return {f"eval/{name}/{key}": value for key, value in found.items()}
+        metrics[f"pass@{k}"] = float(row.mean())
+    return {f"eval/{name}/{key}": value for key, value in metrics.items()}

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.data.prompt_set import Dropped, iter_prompts
 from mupo_ray.errors import DataError
-from mupo_ray.evaluation.judging import Asked, judge_asked
+from mupo_ray.evaluation.judging import Question, judge_stored
 from mupo_ray.evaluation.measures import measure_evaluation
 from mupo_ray.evaluation.predictions import PREDICTIONS_FILE, write_predictions
 from mupo_ray.evaluation.results import RESULTS_FILE, save_results
@@ -31,37 +31,17 @@ from mupo_ray.observability.progress import SamplingProgress
 from mupo_ray.rollout.pool import SamplingPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import TextIO
 
-    from mupo_ray.data.chat import ChatRenderer
-    from mupo_ray.data.render import PromptRenderer
+    from mupo_ray.evaluation.contestants import Contestant
     from mupo_ray.evaluation.results import EvalResults, SamplingSettings
-    from mupo_ray.evaluation.samplers import Sampler
     from mupo_ray.evaluation.samples import EvaluatedProblem
     from mupo_ray.evaluation.sets import EvalSource, SetSpec
-    from mupo_ray.rewards.verdicts import Verifier
-    from mupo_ray.rollout.embedder import EmbedderPool
+    from mupo_ray.evaluation.values import FurtherMeasures
     from mupo_ray.types import Prompt
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contestant:
-    """The model that is evaluated."""
-
-    name: str
-    """In results: a folder, or the name of a served model."""
-    depends_on: Mapping[str, object]
-    """What decides its responses apart from sampling, by name."""
-    renderer: PromptRenderer | ChatRenderer
-    sampler: Callable[[], AbstractContextManager[Sampler]]
-    """Starts what answers; not called where nothing is missing."""
-    verifier: Verifier
-    embedder: Callable[[], AbstractContextManager[EmbedderPool]] | None
-    """Starts what embeds; None where nothing is to be embedded."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,8 +50,13 @@ class SetRun:
 
     source: EvalSource
     store: ResponseStore
-    asked: list[Asked] = field(default_factory=list)
+    questions: list[Question] = field(default_factory=list)
     dropped: list[Dropped] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """Of the set."""
+        return self.source.spec.name
 
 
 def evaluate_sets(
@@ -83,6 +68,7 @@ def evaluate_sets(
     has_greedy: bool = True,
     limit: int | None = None,
     ks: Sequence[int] = (),
+    further: FurtherMeasures | None = None,
     progress_to: TextIO,
 ) -> EvalResults:
     """Evaluate a model on sets.
@@ -95,6 +81,7 @@ def evaluate_sets(
         has_greedy: whether each problem is answered at temperature 0 too.
         limit: rows of each set, from its start; None takes all.
         ks: as for `measure_evaluation`.
+        further: as for `measure_evaluation`.
         progress_to: where progress is shown.
 
     Raises:
@@ -112,14 +99,20 @@ def evaluate_sets(
         _sample(contestant, runs, plans, limit, progress_to)
         sets = _judge(contestant, runs)
     for run in runs:
-        folder = out / run.source.spec.name
-        problems = sets[run.source.spec.name]
-        save_problems(folder / SAMPLES_FILE, problems)
-        write_predictions(folder / PREDICTIONS_FILE, run.source, problems, limit)
-    results = _measure(contestant, runs, sets, sampling, ks)
-    for name, found in results.sets.items():
-        alone = replace(results, sets={name: found}, micro=None, macro=None)
-        save_results(out / name / RESULTS_FILE, alone)
+        save_problems(out / run.name / SAMPLES_FILE, sets[run.name])
+        write_predictions(out / run.name / PREDICTIONS_FILE, run.source, sets[run.name], limit)
+    results = measure_evaluation(
+        sets,
+        model=contestant.name,
+        created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        sampling=sampling,
+        data={run.name: str(Path(run.source.table.spec).absolute()) for run in runs},
+        ks=ks,
+        further=further,
+    )
+    for name, alone in results.sets.items():
+        of_set = replace(results, sets={name: alone}, micro=None, macro=None)
+        save_results(out / name / RESULTS_FILE, of_set)
     save_results(out / RESULTS_FILE, results)
     return results
 
@@ -184,11 +177,10 @@ def _sample(
                     run.store.add(prompt_id, kind, responses)
                     progress.sampled(len(responses), sum(r.num_tokens for r in responses))
     for run in runs:
-        if not run.asked:
+        if not run.questions:
             reasons = "; ".join(item.message for item in run.dropped[:3])
             raise DataError(
-                f"set {run.source.spec.name}: none of {len(run.dropped)} rows can be asked: "
-                f"{reasons}"
+                f"set {run.name}: none of {len(run.dropped)} rows can be asked: {reasons}"
             )
 
 
@@ -205,11 +197,11 @@ def _missing(
         on_the_way: set[tuple[str, Kind]] = set()
         for item in iter_prompts(run.source.table, contestant.renderer, limit):
             if isinstance(item, Dropped):
-                logger.warning("set %s, dropped (%s): %s", *_named(run, item))
+                logger.warning("set %s, dropped (%s): %s", run.name, item.reason, item.message)
                 run.dropped.append(item)
                 progress.left_out(sum(plan.num_generations for plan in plans.values()))
                 continue
-            run.asked.append(Asked.of(item))
+            run.questions.append(Question.of(item))
             for kind, plan in plans.items():
                 key = (item.prompt_id, kind)
                 # A row that repeats another has its seeds, and so its responses.
@@ -221,37 +213,14 @@ def _missing(
                 yield item, plan
 
 
-def _named(run: SetRun, item: Dropped) -> tuple[str, str, str]:
-    return run.source.spec.name, item.reason, item.message
-
-
 def _judge(contestant: Contestant, runs: Sequence[SetRun]) -> dict[str, list[EvaluatedProblem]]:
     with ExitStack() as stack:
         embedder = None
         if contestant.embedder is not None:
             embedder = stack.enter_context(contestant.embedder())
         return {
-            run.source.spec.name: list(
-                judge_asked(
-                    run.source.spec.name, run.asked, run.store, contestant.verifier, embedder
-                )
+            run.name: list(
+                judge_stored(run.name, run.questions, run.store, contestant.verifier, embedder)
             )
             for run in runs
         }
-
-
-def _measure(
-    contestant: Contestant,
-    runs: Sequence[SetRun],
-    sets: Mapping[str, Sequence[EvaluatedProblem]],
-    sampling: SamplingSettings,
-    ks: Sequence[int],
-) -> EvalResults:
-    return measure_evaluation(
-        sets,
-        model=contestant.name,
-        created=datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
-        sampling=sampling,
-        data={run.source.spec.name: str(Path(run.source.table.spec).absolute()) for run in runs},
-        ks=ks,
-    )

@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A row that was asked, without its pixels."""
+class Question:
+    """A prompt as a record needs it, without its pixels."""
 
     prompt: Prompt
     image_sha256: tuple[str, ...]
 
     @classmethod
     def of(cls, prompt: Prompt) -> Self:
-        """What a record needs of a prompt."""
+        """Drop what only sampling needs."""
         return cls(
             prompt=replace(prompt, images=(), token_ids=()),
             image_sha256=tuple(image.sha256 for image in prompt.images),
@@ -40,9 +40,9 @@ class Asked:
 _CHUNK = 32
 
 
-def judge_asked(
+def judge_stored(
     set_name: str,
-    asked: Sequence[Asked],
+    questions: Sequence[Question],
     store: ResponseStore,
     verifier: Verifier,
     embedder: EmbedderPool | None,
@@ -51,7 +51,7 @@ def judge_asked(
 
     Args:
         set_name: of the set.
-        asked: its rows.
+        questions: of the set.
         store: with the responses to all of them.
         verifier: judges.
         embedder: embeds the samples' reasoning, where a problem has two or more.
@@ -60,10 +60,10 @@ def judge_asked(
         RewardError: the grader cannot start.
         EmbeddingError: an embedder failed or was late.
     """
-    for first in range(0, len(asked), _CHUNK):
-        chunk = asked[first : first + _CHUNK]
+    for first in range(0, len(questions), _CHUNK):
+        chunk = questions[first : first + _CHUNK]
         greedy, samples = (
-            [store.get(row.prompt.prompt_id, kind) or () for row in chunk]
+            [store.get(question.prompt.prompt_id, kind) or () for question in chunk]
             for kind in (Kind.GREEDY, Kind.SAMPLES)
         )
         problems = judge_problems(set_name, chunk, greedy, samples, verifier)
@@ -72,7 +72,7 @@ def judge_asked(
 
 def judge_problems(
     set_name: str,
-    asked: Sequence[Asked],
+    questions: Sequence[Question],
     greedy: Sequence[Sequence[SampledResponse]],
     samples: Sequence[Sequence[SampledResponse]],
     verifier: Verifier,
@@ -81,7 +81,7 @@ def judge_problems(
 
     Args:
         set_name: of the problems' set.
-        asked: the problems.
+        questions: of the problems.
         greedy: the answer at temperature 0 to each, or none.
         samples: the sampled answers to each.
         verifier: judges; the user's own rewards are not asked.
@@ -92,21 +92,22 @@ def judge_problems(
     """
     responses = [(*g, *s) for g, s in zip(greedy, samples, strict=True)]
     verdicts = verifier.judge_texts(
-        [row.prompt for row in asked], [[r.text for r in given] for given in responses]
+        [question.prompt for question in questions],
+        [[response.text for response in answers] for answers in responses],
     )
     problems = []
-    for i, row in enumerate(asked):
+    for i, question in enumerate(questions):
         judged = tuple(map(_judged, responses[i], verdicts[i]))
         problems.append(
             EvaluatedProblem(
                 set_name=set_name,
-                prompt_id=row.prompt.prompt_id,
-                position=row.prompt.position,
-                question=row.prompt.question,
-                answer=row.prompt.answer,
-                category=row.prompt.meta.get("category"),
-                meta=row.prompt.meta,
-                image_sha256=row.image_sha256,
+                prompt_id=question.prompt.prompt_id,
+                position=question.prompt.position,
+                question=question.prompt.question,
+                answer=question.prompt.answer,
+                category=question.prompt.meta.get("category"),
+                meta=question.prompt.meta,
+                image_sha256=question.image_sha256,
                 greedy=judged[0] if greedy[i] else None,
                 samples=judged[len(greedy[i]) :],
             )

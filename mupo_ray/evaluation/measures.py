@@ -1,6 +1,6 @@
 """From judged samples to `results.json`: every measure with its interval, or why it is left out.
 
-    problems --values.py, strategies.py--> a row a measure: one number a problem
+    problems --values.py--> a row a measure: one number a problem
              --score_interval--> Estimates over all problems, a category, the mean of categories
 
 docs/evaluation.md has the formulas.
@@ -18,8 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mupo_ray.core.intervals import score_interval
-from mupo_ray.demo.puzzles import Strategy
-from mupo_ray.demo.shapes import FIRST_SAMPLES, is_puzzle, strategy_values
 from mupo_ray.evaluation.results import (
     Estimate,
     Estimates,
@@ -28,11 +26,11 @@ from mupo_ray.evaluation.results import (
     LeftOut,
     SamplingSettings,
     SetResults,
-    StrategyResults,
 )
 from mupo_ray.evaluation.values import (
+    NO_SAMPLES,
     PLAIN_MEASURES,
-    Floats,
+    MeasureRow,
     any_values,
     best_values,
     fewest_samples,
@@ -42,9 +40,10 @@ from mupo_ray.evaluation.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from mupo_ray.evaluation.samples import EvaluatedProblem
+    from mupo_ray.evaluation.values import FurtherMeasures
 
     Places = NDArray[np.intp]
 
@@ -58,17 +57,13 @@ _OF_K = {
     "majority@": majority_values,
     "best@": best_values,
 }
-_NO_SAMPLES = "no problem has samples"
 _NO_VECTORS = "no problem has embeddings of two samples or more"
 _WHY_NONE = {
     "acc@1": "no problem has a greedy answer",
     "diversity": _NO_VECTORS,
     "effective_strategies": _NO_VECTORS,
     "answer_entropy": "no sample has an answer",
-    "best@k": "no problem has a score of each of its samples",
-    "strategies/entropy": "no response is recognised",
-    "strategies/fidelity": "no response is recognised",
-    "strategies/num_in_first_8": f"no problem has {FIRST_SAMPLES} samples",
+    "best@": "no problem has a score of each of its samples",
 }
 
 
@@ -79,8 +74,9 @@ def measure_evaluation(
     created: str,
     sampling: SamplingSettings,
     data: Mapping[str, str] = MappingProxyType({}),
-    ks: Iterable[int] = (),
+    ks: Collection[int] = (),
     level: float = LEVEL,
+    further: FurtherMeasures | None = None,
 ) -> EvalResults:
     """Measure all sets of an evaluation.
 
@@ -93,6 +89,7 @@ def measure_evaluation(
         ks: values of k that are listed as left out where they cannot be estimated. All k from 1 to
             the fewest samples of a problem are measured in any case.
         level: of the intervals.
+        further: measures of problems of one kind, beside those of every set.
 
     Raises:
         ValueError: no sets, or one without problems.
@@ -102,10 +99,11 @@ def measure_evaluation(
     for name, problems in sets.items():
         if not problems:
             raise ValueError(f"set {name!r} has no problems; at least one is needed")
-    limit, asked = sampling.max_new_tokens, tuple(sorted(set(ks)))
+    limit = sampling.max_new_tokens
     micro = macro = None
     if len(sets) > 1:
-        everything = _Table.of([p for problems in sets.values() for p in problems], limit, asked)
+        union = [p for problems in sets.values() for p in problems]
+        everything = _Table.of(union, limit, ks, further)
         ends = np.cumsum([len(problems) for problems in sets.values()])
         micro = everything.estimates([np.arange(ends[-1])], level)
         macro = everything.estimates(np.split(np.arange(ends[-1]), ends[:-1]), level)
@@ -116,7 +114,8 @@ def measure_evaluation(
         intervals=IntervalSettings(level=level),
         sets={
             name: replace(
-                measure_set(problems, limit=limit, ks=asked, level=level), data=data.get(name)
+                measure_set(problems, limit=limit, ks=ks, level=level, further=further),
+                data=data.get(name),
             )
             for name, problems in sets.items()
         },
@@ -129,8 +128,9 @@ def measure_set(
     problems: Sequence[EvaluatedProblem],
     *,
     limit: int,
-    ks: Iterable[int] = (),
+    ks: Collection[int] = (),
     level: float = LEVEL,
+    further: FurtherMeasures | None = None,
 ) -> SetResults:
     """Measure one set: all its problems, each category, and the mean of categories.
 
@@ -139,13 +139,14 @@ def measure_set(
         limit: most tokens that a response may have.
         ks: as for `measure_evaluation`.
         level: of the intervals.
+        further: as for `measure_evaluation`.
 
     Raises:
         ValueError: no problems.
     """
     if not problems:
         raise ValueError("problems is empty; at least one is needed")
-    measured = _Table.of(problems, limit, tuple(sorted(set(ks))))
+    measured = _Table.of(problems, limit, ks, further)
     categories = [problem.category for problem in problems]
     places = {
         name: np.flatnonzero([category == name for category in categories])
@@ -160,81 +161,57 @@ def measure_set(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Row:
-    """A measure of P problems; NaN where one has no value."""
-
-    values: Floats
-    bounds: tuple[float, float] = (0.0, 1.0)
-    weights: Floats | None = None
-
-    def estimate(self, parts: Sequence[Places], level: float) -> Estimate | None:
-        """Mean over parts of the mean over each; None where a part has no value."""
-        known = [part[~np.isnan(self.values[part])] for part in parts]
-        if not all(part.size for part in known):
-            return None
-        found = score_interval(
-            [self.values[part] for part in known],
-            bounds=self.bounds,
-            level=level,
-            weights=None if self.weights is None else [self.weights[part] for part in known],
-        )
-        return Estimate(
-            value=found.value,
-            low=found.low,
-            high=found.high,
-            num_problems=sum(part.size for part in known),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Table:
     """All measures of some problems, out of which estimates over any of them are made."""
 
     problems: Sequence[EvaluatedProblem]
-    rows: dict[str, _Row]
+    rows: dict[str, MeasureRow]
+    without_k: tuple[str, ...]
+    """Names of those that no k belongs to."""
     fewest: int
-    asked: tuple[int, ...]
-    has_strategies: bool
+    ks_beyond: tuple[int, ...]
+    """Those asked for that the samples do not reach."""
 
     @classmethod
-    def of(cls, problems: Sequence[EvaluatedProblem], limit: int, asked: tuple[int, ...]) -> _Table:
-        bounds = _bounds(problems, limit)
-        rows = {
-            name: _Row(values=plain_values(problems, name), bounds=bounds.get(name, (0.0, 1.0)))
-            for name in PLAIN_MEASURES
-        }
+    def of(
+        cls,
+        problems: Sequence[EvaluatedProblem],
+        limit: int,
+        ks: Collection[int],
+        further: FurtherMeasures | None,
+    ) -> _Table:
+        plain = _plain_rows(problems, limit)
+        own = further(problems) if further else {}
         fewest = fewest_samples(problems)
-        ks = range(1, fewest + 1)
+        measured_ks = range(1, fewest + 1)
+        of_k = {}
         for kind, values_of in _OF_K.items() if fewest else ():
-            values = values_of(problems, ks)
-            rows |= {f"{kind}{k}": _Row(values=values[k - 1]) for k in ks}
-        has_strategies = fewest > 0 and all(map(is_puzzle, problems))
-        if has_strategies:
-            rows |= _strategy_rows(problems)
+            why_none = _WHY_NONE.get(kind, NO_SAMPLES)
+            for k, values in zip(measured_ks, values_of(problems, measured_ks), strict=True):
+                of_k[f"{kind}{k}"] = MeasureRow(values=values, why_none=why_none)
         return cls(
             problems=problems,
-            rows=rows,
+            rows={**plain, **of_k, **own},
+            without_k=(*plain, *own),
             fewest=fewest,
-            asked=asked,
-            has_strategies=has_strategies,
+            ks_beyond=tuple(sorted({k for k in ks if k > fewest})),
         )
 
     def estimates(self, parts: Sequence[Places], level: float) -> Estimates:
-        found = {name: row.estimate(parts, level) for name, row in self.rows.items()}
-        known = {name: estimate for name, estimate in found.items() if estimate is not None}
+        by_name = {name: _estimate(row, parts, level) for name, row in self.rows.items()}
+        known = {name: estimate for name, estimate in by_name.items() if estimate is not None}
         members = [self.problems[i] for part in parts for i in part]
         reasons = Counter(r.reason for problem in members for r in problem.samples)
         return Estimates(
             num_problems=len(members),
             num_samples=reasons.total(),
-            measures={name: known[name] for name in PLAIN_MEASURES if name in known},
+            measures={name: known[name] for name in self.without_k if name in known},
             pass_at_k=self._of_k(known, "pass@"),
             any_of_k=self._of_k(known, "any@"),
             majority_at_k=self._of_k(known, "majority@"),
             best_of_k=self._of_k(known, "best@"),
             reasons=dict(sorted(reasons.items(), key=lambda item: (-item[1], item[0]))),
             left_out=self._left_out(known, has_parts=len(parts) > 1),
-            strategies=self._strategies(known) if self.has_strategies else None,
         )
 
     def _of_k(self, known: Mapping[str, Estimate], kind: str) -> dict[int, Estimate]:
@@ -244,52 +221,53 @@ class _Table:
     def _left_out(self, known: Mapping[str, Estimate], *, has_parts: bool) -> tuple[LeftOut, ...]:
         # A measure of k is there for all k or for none, but for those beyond the samples.
         missing = {
-            "best@k" if name.startswith("best@") else name: None
-            for name in self.rows
+            "best@k" if name.startswith("best@") else name: row.why_none
+            for name, row in self.rows.items()
             if name not in known
         }
         where = "; the mean needs a value of each part" if has_parts else ""
-        left_out = [
-            LeftOut(measure=name, reason=_WHY_NONE.get(name, _NO_SAMPLES) + where)
-            for name in missing
-        ]
-        for k in self.asked:
-            if k > self.fewest:
-                reason = f"needs {k} samples of every problem; the fewest are {self.fewest}"
-                left_out += [LeftOut(measure=f"{kind}{k}", reason=reason) for kind in _OF_K]
+        left_out = [LeftOut(measure=name, reason=why + where) for name, why in missing.items()]
+        for k in self.ks_beyond:
+            reason = f"needs {k} samples of every problem; the fewest are {self.fewest}"
+            left_out += [LeftOut(measure=f"{kind}{k}", reason=reason) for kind in _OF_K]
         return tuple(left_out)
 
-    def _strategies(self, known: Mapping[str, Estimate]) -> StrategyResults:
-        return StrategyResults(
-            shares={
-                name.removeprefix("strategies/share/"): estimate
-                for name, estimate in known.items()
-                if name.startswith("strategies/share/")
-            },
-            entropy=known.get("strategies/entropy"),
-            num_in_first_8=known.get("strategies/num_in_first_8"),
-            fidelity=known.get("strategies/fidelity"),
-        )
 
-
-def _bounds(problems: Sequence[EvaluatedProblem], limit: int) -> dict[str, tuple[float, float]]:
-    """Range of the measures that are no shares."""
+def _plain_rows(problems: Sequence[EvaluatedProblem], limit: int) -> dict[str, MeasureRow]:
+    """The measures of every set that have no k."""
     most = max(max((len(problem.samples) for problem in problems), default=0), 2)
     longest = max((r.num_tokens for problem in problems for r in problem.samples), default=0)
-    return {
+    # Those that are no shares.
+    bounds = {
         "diversity": (0.0, 2.0),
         "effective_strategies": (0.0, float(most)),
         "answer_entropy": (0.0, math.log(most)),
         "length": (0.0, float(max(limit, longest))),
     }
-
-
-def _strategy_rows(problems: Sequence[EvaluatedProblem]) -> dict[str, _Row]:
-    seen = strategy_values(problems)
-    most = float(len(Strategy))
     return {
-        **{f"strategies/share/{name}": _Row(values=row) for name, row in seen.shares.items()},
-        "strategies/entropy": _Row(values=seen.entropy, bounds=(0.0, math.log(most))),
-        "strategies/num_in_first_8": _Row(values=seen.num_in_first_8, bounds=(0.0, most)),
-        "strategies/fidelity": _Row(values=seen.fidelity, weights=seen.num_recognised),
+        name: MeasureRow(
+            values=plain_values(problems, name),
+            bounds=bounds.get(name, (0.0, 1.0)),
+            why_none=_WHY_NONE.get(name, NO_SAMPLES),
+        )
+        for name in PLAIN_MEASURES
     }
+
+
+def _estimate(row: MeasureRow, parts: Sequence[Places], level: float) -> Estimate | None:
+    """Mean over parts of the mean over each; None where a part has no value."""
+    known = [part[~np.isnan(row.values[part])] for part in parts]
+    if not all(part.size for part in known):
+        return None
+    interval = score_interval(
+        [row.values[part] for part in known],
+        bounds=row.bounds,
+        level=level,
+        weights=None if row.weights is None else [row.weights[part] for part in known],
+    )
+    return Estimate(
+        value=interval.value,
+        low=interval.low,
+        high=interval.high,
+        num_problems=sum(part.size for part in known),
+    )

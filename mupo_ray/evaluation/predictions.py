@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from mupo_ray.data.render import PLACEHOLDER
 from mupo_ray.data.table import RowError
+from mupo_ray.files import whole
 from mupo_ray.prepare.columns import as_text
 from mupo_ray.prepare.sources import open_source
 from mupo_ray.rewards.verdicts import OPTIONS_COLUMN
@@ -51,13 +52,10 @@ def write_predictions(
         columns, rows = _own_table(problems)
     else:
         columns, rows = _carried_table(source, problems, limit)
-    draft = path.with_suffix(".draft")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with draft.open("w", encoding="utf-8", newline="") as stream:
+    with whole(path) as draft, draft.open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, delimiter="\t", quoting=csv.QUOTE_ALL, lineterminator="\n")
         writer.writerow(columns)
         writer.writerows([row.get(name) or "" for name in columns] for row in rows)
-    draft.replace(path)
 
 
 def prediction_of(problem: EvaluatedProblem) -> str:
@@ -83,12 +81,12 @@ def _carried_table(
     with tempfile.TemporaryDirectory() as spool:
         table = open_source(source.tsv, Path(spool))
     columns = [name for name in table.columns if name not in ("image", PREDICTION)]
-    asked = source.table.num_rows if limit is None else min(limit, source.table.num_rows)
+    num_asked = source.table.num_rows if limit is None else min(limit, source.table.num_rows)
 
     def rows() -> Iterator[Mapping[str, str | None]]:
         place = 0
         for raw in (raw for part in table.parts for raw in table.read(part)):
-            if place == asked and limit is not None:
+            if place == num_asked and limit is not None:
                 return
             problem = None
             if raw.index not in source.dropped_rows:
@@ -107,7 +105,7 @@ def _own_table(
 ) -> tuple[list[str], Iterable[Mapping[str, str | None]]]:
     """Columns and rows in VLMEvalKit's layout, for a set that had another."""
     options = [_options(problem) for problem in problems]
-    letters = sorted({letter for found in options for letter in found})
+    letters = sorted({letter for of_problem in options for letter in of_problem})
     taken = ("index", "question", *letters, "answer", "category", PREDICTION)
     hidden = (*taken, OPTIONS_COLUMN, "prompt_id")
     others = dict.fromkeys(k for problem in problems for k in problem.meta if k not in hidden)
@@ -118,27 +116,27 @@ def _own_table(
             **problem.meta,
             "index": index if is_named else str(problem.position),
             "question": problem.question.replace(PLACEHOLDER, "").strip(),
-            **found,
+            **of_problem,
             "answer": problem.answer,
             "category": problem.category,
             PREDICTION: prediction_of(problem),
         }
-        for problem, found, index in zip(problems, options, indices, strict=True)
+        for problem, of_problem, index in zip(problems, options, indices, strict=True)
     ]
     return [*taken[:-1], *others, PREDICTION], rows
 
 
 def _options(problem: EvaluatedProblem) -> dict[str, str]:
     text = problem.meta.get(OPTIONS_COLUMN)
-    found: dict[str, str] = json.loads(text) if text else {}
-    return found
+    by_letter: dict[str, str] = json.loads(text) if text else {}
+    return by_letter
 
 
 def _texts(cells: Mapping[str, Any]) -> dict[str, str | None]:
-    found: dict[str, str | None] = {}
-    for name in cells:
+    texts: dict[str, str | None] = {}
+    for name, cell in cells.items():
         try:
-            found[name] = as_text(cells[name])
+            texts[name] = as_text(cell)
         except RowError:
-            found[name] = None
-    return found
+            texts[name] = None
+    return texts

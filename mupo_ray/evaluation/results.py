@@ -9,22 +9,25 @@
 
 The folder of an evaluation has one such file a set (with that set alone) and one over all sets.
 Within a `schema_version` keys are added, never renamed, removed or given another meaning.
+Version 1 held the laptop task's strategies in a key of their own, null in all other sets; it is
+read without them.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter, ValidationError
 
 from mupo_ray.errors import DataError
+from mupo_ray.files import write_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+_READABLE = (1, SCHEMA_VERSION)
 
 RESULTS_FILE = "results.json"
 
@@ -73,22 +76,6 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrategyResults:
-    """Strategies of the laptop task, recognised from the samples' texts."""
-
-    shares: dict[str, Estimate]
-    """Strategy -> share of the samples; `unrecognised` is one of them. They sum to 1."""
-    entropy: Estimate | None
-    """Nat: entropy of the recognised strategies of a problem's samples. None where no response is
-    recognised."""
-    num_in_first_8: Estimate | None
-    """Distinct recognised strategies among a problem's first 8 samples. None where a problem has
-    fewer samples."""
-    fidelity: Estimate | None
-    """Share of recognised chains whose box follows from their own readings."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Estimates:
     """All measures over some problems. docs/evaluation.md has their formulas."""
 
@@ -97,7 +84,8 @@ class Estimates:
     """Samples over all problems, greedy answers apart."""
     measures: dict[str, Estimate]
     """`acc@1`, `acc@1_sampled`, `diversity`, `effective_strategies`, `answer_entropy`, `length`,
-    `truncated_frac`, `format`; those that could be estimated, in this order."""
+    `truncated_frac`, `format`; those that could be estimated, in this order. Behind them what
+    problems of one kind alone show, under names with a slash."""
     pass_at_k: dict[int, Estimate]
     """k -> unbiased chance of a right one among k samples; every k from 1 to the fewest samples
     that a problem has. The other measures of k have the same k."""
@@ -110,8 +98,6 @@ class Estimates:
     reasons: dict[str, int]
     """Reason of a verdict -> samples that have it, the most frequent first."""
     left_out: tuple[LeftOut, ...] = ()
-    strategies: StrategyResults | None = None
-    """None where the texts are not of the laptop task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +110,7 @@ class SetResults:
     by_category: dict[str, Estimates]
     """In alphabetical order; empty where the problems have no categories."""
     data: str | None = None
-    """File, folder or glob that the problems came from, as `data.schema.open_table` takes it, their
+    """File, folder or glob that the problems came from, as `data.table.open_table` takes it, their
     `position` being its row; a report finds their pictures there. None where it is not known."""
 
 
@@ -169,7 +155,7 @@ def results_from_json(text: str) -> EvalResults:
             f"not the results of an evaluation: {place}: {first['msg']}; expected the schema of "
             f"version {SCHEMA_VERSION} in docs/evaluation.md"
         ) from err
-    if results.schema_version != SCHEMA_VERSION:
+    if results.schema_version not in _READABLE:
         raise DataError(
             f"results have schema_version {results.schema_version}, expected {SCHEMA_VERSION}; "
             "measure again from the samples"
@@ -179,10 +165,7 @@ def results_from_json(text: str) -> EvalResults:
 
 def save_results(path: Path, results: EvalResults) -> None:
     """Write `results.json`, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(results_to_json(results), encoding="utf-8")
-    draft.replace(path)
+    write_text(path, results_to_json(results))
 
 
 def load_results(path: Path) -> EvalResults:

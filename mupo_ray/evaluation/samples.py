@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mupo_ray.errors import DataError
+from mupo_ray.files import whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -102,10 +103,8 @@ class EvaluatedProblem:
 
 def save_problems(path: Path, problems: Sequence[EvaluatedProblem]) -> None:
     """Write problems as parquet, one row each; whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    pq.write_table(pa.Table.from_pylist([_row(p) for p in problems], schema=_SCHEMA), draft)
-    draft.replace(path)
+    with whole(path) as draft:
+        pq.write_table(pa.Table.from_pylist([_row(p) for p in problems], schema=_SCHEMA), draft)
 
 
 def load_problems(path: Path) -> list[EvaluatedProblem]:

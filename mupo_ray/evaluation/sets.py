@@ -71,17 +71,17 @@ def parse_set(text: str) -> SetSpec:
     Raises:
         ConfigError: an unknown mapping, or no source.
     """
-    found = _SPEC.fullmatch(text)
-    if found is None:
+    parts = _SPEC.fullmatch(text)
+    if parts is None:
         return SetSpec(name=_name_of(text), mapping=None, source=text)
-    name, mapping = found["name"], found["mapping"]
+    name, mapping = parts["name"], parts["mapping"]
     if mapping is None and name in MAPPINGS:
         mapping = name
     if mapping is not None and mapping not in MAPPINGS:
         raise ConfigError(
             f"--set {text}: mapping {mapping!r} is unknown; should be one of {', '.join(MAPPINGS)}"
         )
-    return SetSpec(name=name, mapping=mapping, source=found["source"])
+    return SetSpec(name=name, mapping=mapping, source=parts["source"])
 
 
 def parse_sets(texts: Sequence[str]) -> list[SetSpec]:

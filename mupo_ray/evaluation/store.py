@@ -119,26 +119,27 @@ class ResponseStore:
         if end == 0:
             self._write(header)
 
-    def _check_header(self, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-        if found["format"] != wanted["format"]:
+    def _check_header(self, header: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+        if header["format"] != wanted["format"]:
             raise CheckpointError(
-                f"{self._path} has format {found['format']}, expected {wanted['format']}; "
+                f"{self._path} has format {header['format']}, expected {wanted['format']}; "
                 "choose another --out"
             )
-        then, now = found["depends_on"], wanted["depends_on"]
+        then, now = header["depends_on"], wanted["depends_on"]
         changed = [name for name in {**then, **now} if then.get(name) != now.get(name)]
         if changed:
-            shown = ", ".join(
-                f"{name}: {_shown(found, name)} then, {_shown(wanted, name)} now"
+            changes = ", ".join(
+                f"{name}: {_value(header, name)} then, {_value(wanted, name)} now"
                 for name in changed
             )
             raise CheckpointError(
-                f"{self._path} holds responses of another evaluation ({shown}); choose another "
+                f"{self._path} holds responses of another evaluation ({changes}); choose another "
                 "--out, or the same values to go on with it"
             )
 
 
-def _shown(header: Mapping[str, Any], name: str) -> str:
+def _value(header: Mapping[str, Any], name: str) -> str:
+    """What a header says of a thing, as a person reads it."""
     value = header["depends_on"].get(name)
     about = header["about"].get(name)
     return repr(value) if about is None else f"{about} ({value})"

@@ -2,11 +2,16 @@
 
 Shapes: P = problems, K = values of k. NaN stands for a problem that has no value of a measure, for
 instance no greedy answer; means are over the others.
+
+The measures here are those of every set. Problems of one kind may show more: who knows the kind
+hands in `FurtherMeasures`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +22,29 @@ from mupo_ray.core.voting import best_of_k, majority_at_k
 from mupo_ray.evaluation.answers import count_answers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from mupo_ray.evaluation.samples import EvaluatedProblem
 
 Floats = NDArray[np.float64]
+
+NO_SAMPLES = "no problem has samples"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasureRow:
+    """A measure of P problems."""
+
+    values: Floats
+    """[P]; NaN where a problem has no value."""
+    bounds: tuple[float, float] = (0.0, 1.0)
+    """Least and greatest value that the measure can have."""
+    weights: Floats | None = None
+    """[P] how much each problem counts; None counts them alike."""
+    why_none: str = NO_SAMPLES
+    """Reason to give where no problem has a value."""
+
+
+FurtherMeasures: TypeAlias = Callable[[Sequence["EvaluatedProblem"]], Mapping[str, MeasureRow]]
+"""Name -> measure of some problems; nothing where they are not of the kind that it knows."""
 
 
 def fewest_samples(problems: Sequence[EvaluatedProblem]) -> int:
@@ -94,8 +117,8 @@ def _effective_strategies(problem: EvaluatedProblem) -> float:
 
 
 def _answer_entropy(problem: EvaluatedProblem) -> float:
-    given = count_answers(problem).given
-    return entropy(given) if given else np.nan
+    sizes = count_answers(problem).sizes
+    return entropy(sizes) if sizes else np.nan
 
 
 def _length(problem: EvaluatedProblem) -> float:

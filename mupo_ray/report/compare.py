@@ -15,7 +15,7 @@ from mupo_ray.report.page import table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from mupo_ray.evaluation.comparison import Comparison, Correlation, Difference, SetComparison
+    from mupo_ray.evaluation.compare import Comparison, Correlation, Difference, SetComparison
     from mupo_ray.evaluation.samples import EvaluatedProblem
     from mupo_ray.report.cards import ProblemCards
 

@@ -25,9 +25,9 @@ MEANINGS = {
     "length": "tokens of a sample",
     "truncated_frac": "share of samples cut at the token limit",
     "format": "share of samples in the asked-for shape",
-    "entropy": "entropy of the recognised strategies of a question's samples, nat",
-    "num_in_first_8": "distinct recognised strategies among a question's first 8 samples",
-    "fidelity": "share of recognised chains whose box follows from their own readings",
+    "strategies/entropy": "entropy of the recognised strategies of a question's samples, nat",
+    "strategies/num_in_first_8": "distinct recognised strategies in a question's first 8 samples",
+    "strategies/fidelity": "share of recognised chains whose box follows from their own readings",
 }
 """Measure -> what it is, in words."""
 

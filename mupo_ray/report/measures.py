@@ -90,30 +90,13 @@ def _measures(heading: str, columns: Columns) -> str:
         tables.append(f"<div>{body}</div>")
     return (
         f'<h3>{html.escape(heading)}</h3><div class="tables">{"".join(tables)}</div>'
-        f"{_strategies(columns)}{_reasons(columns)}{_every_k(columns)}{_left_out(columns)}"
+        f"{_reasons(columns)}{_every_k(columns)}{_left_out(columns)}"
     )
 
 
 def _row(name: str, text: str, columns: Columns) -> list[str]:
     head = html.escape(name).replace("_", "_<wbr>") + (f"<small>{text}</small>" if text else "")
     return [head, *(estimate_cell(estimate_of(e, name), name) for e in columns.values())]
-
-
-def _strategies(columns: Columns) -> str:
-    found = {n: e.strategies if e is not None else None for n, e in columns.items()}
-    if not any(found.values()):
-        return ""
-    names = dict.fromkeys(name for s in found.values() if s is not None for name in s.shares)
-    rows = [
-        [f"{html.escape(name)}<small>share of the samples</small>"]
-        + [estimate_cell(None if s is None else s.shares.get(name)) for s in found.values()]
-        for name in names
-    ]
-    for key in ("entropy", "num_in_first_8", "fidelity"):
-        cells = (estimate_cell(None if s is None else getattr(s, key)) for s in found.values())
-        rows.append([f"{key}<small>{MEANINGS[key]}</small>", *cells])
-    inner = table(["", *columns], rows, caption="Strategies recognised in the samples")
-    return f"<details open><summary>Strategies recognised in the samples</summary>{inner}</details>"
 
 
 def _reasons(columns: Columns) -> str:

@@ -12,6 +12,7 @@ from mupo_ray.errors import CheckpointError, ConfigError
 from mupo_ray.runs.folder import HF_FOLDER, STATE_FILE, latest_complete, verify
 from mupo_ray.runs.model_card import model_card
 from mupo_ray.runs.summary import read_run
+from mupo_ray.settings.load import RUN_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -94,9 +95,28 @@ def find_checkpoint(source: Path, step: int | None = None) -> tuple[Path, RunSta
     newest = latest_complete(source)
     if newest is None:
         there = ", ".join(_steps(source))
-        found = f"none of {there} is whole" if there else "it has no step_... folder"
-        raise CheckpointError(f"{source} holds no whole checkpoint: {found}")
+        why = f"none of {there} is whole" if there else "it has no step_... folder"
+        raise CheckpointError(f"{source} holds no whole checkpoint: {why}")
     return newest, verify(newest)
+
+
+def find_model(source: str) -> tuple[str, Path | None]:
+    """Folder or hub id of the model that a user means, and the run it comes from.
+
+    Args:
+        source: a Hugging Face folder or id, a checkpoint `step_...` of a run, or a run, whose
+            newest whole checkpoint is taken.
+
+    Raises:
+        CheckpointError: a folder without a model or a whole checkpoint.
+    """
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        return source, None
+    if not (folder / "config.json").is_file():
+        folder = find_checkpoint(folder)[0] / HF_FOLDER
+    run = folder.absolute().parent.parent
+    return str(folder), run if (run / RUN_FILE).is_file() else None
 
 
 def _steps(run_dir: Path) -> Iterator[str]:

@@ -11,8 +11,12 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from mupo_ray.files import read_jsonl, write_jsonl
+
 if TYPE_CHECKING:
     from pathlib import Path
+
+_FILE = "steps.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,27 +42,15 @@ class Ledger:
             folder: `<run>/ledger`.
             next_step: step that the run does next.
         """
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / "steps.jsonl"
-        kept = [e for e in read_ledger(folder) if e.step < next_step]
-        draft = self._path.with_suffix(".draft")
-        draft.write_text("".join(_line(e) for e in kept))
-        draft.replace(self._path)
+        self._path = folder / _FILE
+        write_jsonl(self._path, [asdict(e) for e in read_ledger(folder) if e.step < next_step])
 
     def append(self, entry: LedgerEntry) -> None:
         """Add one step."""
         with self._path.open("a") as file:
-            file.write(_line(entry))
+            file.write(json.dumps(asdict(entry)) + "\n")
 
 
 def read_ledger(folder: Path) -> list[LedgerEntry]:
     """All entries; a last line that was cut short by a kill is left out."""
-    path = folder / "steps.jsonl"
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines(keepends=True)
-    return [LedgerEntry(**json.loads(line)) for line in lines if line.endswith("\n")]
-
-
-def _line(entry: LedgerEntry) -> str:
-    return json.dumps(asdict(entry)) + "\n"
+    return [LedgerEntry(**row) for row in read_jsonl(folder / _FILE)]

@@ -8,19 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mupo_ray.data.render import TEMPLATES
+from mupo_ray.methods import title_of
 from mupo_ray.runs.summary import figures_at
+from mupo_ray.settings.load import leaves
+from mupo_ray.text import markdown_table, number
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping
 
     from mupo_ray.runs.folder import RunState
     from mupo_ray.runs.summary import RunFiles
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-_METHODS = {
-    "mupo": "MUPO, multi-group policy optimisation (arXiv:2604.00479)",
-    "grpo": "GRPO, group relative policy optimisation",
-}
 # Settings that shape the result; the whole config is in the run's record.
 _SETTINGS = (
     *("method", "reward", "loss", "filter", "train.num_steps", "train.updates_per_step"),
@@ -86,7 +85,7 @@ def _origin(
     return (
         f"A vision-language model trained by reinforcement learning with mupo_ray.\n\n"
         f"- Base model: `{base}`\n"
-        f"- Method: {_METHODS.get(str(method), method)}\n"
+        f"- Method: {title_of(str(method))}\n"
         f"- Steps: {state.step} of {config['train']['num_steps']}, each "
         f"{data['prompts_per_step']} prompts with {rollout['num_generations']} responses, "
         f"{num_responses} responses at most in all\n"
@@ -100,7 +99,7 @@ def _results(run: RunFiles, config: Mapping[str, Any], state: RunState) -> str:
         return "## Results\n\nThis model was not evaluated in its run."
     head = ["", "base model", f"after {trained.step} steps"]
     rows = [
-        [name, _number(base.by_name().get(name)), _number(value)]
+        [name, number(base.by_name().get(name)), number(value)]
         for name, value in trained.by_name().items()
         if value is not None
     ]
@@ -113,7 +112,7 @@ def _results(run: RunFiles, config: Mapping[str, Any], state: RunState) -> str:
     return (
         f"## Results\n\nOn at most {about.get('num_prompts')} questions of `{about.get('path')}`: "
         f"acc@1 is greedy, the other figures are from {about.get('num_samples')} samples a "
-        f"question at temperature 1.{late}\n\n{_table(head, rows)}"
+        f"question at temperature 1.{late}\n\n{markdown_table(head, rows)}"
     )
 
 
@@ -173,14 +172,14 @@ def _loading(config: Mapping[str, Any], folder: str) -> str:
 
 
 def _settings(config: Mapping[str, Any]) -> str:
-    flat = dict(_leaves(config))
+    flat = leaves(config)
     rows = [
         [f"`{key}`", f"`{json.dumps(value)}`"]
         for wanted in _SETTINGS
         for key, value in flat.items()
         if key == wanted or key.startswith(f"{wanted}.")
     ]
-    return f"## Settings\n\n{_table(['setting', 'value'], rows)}" if rows else ""
+    return f"## Settings\n\n{markdown_table(['setting', 'value'], rows)}" if rows else ""
 
 
 def _versions(record: Mapping[str, Any], state: RunState) -> str:
@@ -190,7 +189,7 @@ def _versions(record: Mapping[str, Any], state: RunState) -> str:
     rows.append(["config hash", state.config_hash])
     rows += [[name, str(record[name])] for name in ("commit", "python") if record.get(name)]
     rows += [[name, str(version)] for name, version in record.get("packages", {}).items()]
-    return f"## Seeds and versions\n\n{_table(['', ''], rows)}"
+    return f"## Seeds and versions\n\n{markdown_table(['', ''], rows)}"
 
 
 def _licence(base: str | None) -> str:
@@ -212,27 +211,8 @@ def _template(config: Mapping[str, Any]) -> str:
         return "{problem}"
 
 
-def _leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, dict):
-        for key, value in tree.items():
-            yield from _leaves(value, f"{path}.{key}" if path else str(key))
-    else:
-        yield path, tree
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(
-        f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines
-    )
-
-
 def _fenced(text: str, language: str = "") -> str:
     """A code block; its fence is longer than any in the text."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{language}\n{text}\n{fence}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from mupo_ray.files import whole
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -48,7 +50,5 @@ def cohort_rows(scored: Sequence[ScoredCohort]) -> list[dict[str, Any]]:
 
 def save_rows(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Write rows as parquet, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(".draft")
-    pq.write_table(pa.Table.from_pylist(list(rows)), draft)
-    draft.replace(path)
+    with whole(path) as draft:
+        pq.write_table(pa.Table.from_pylist(list(rows)), draft)

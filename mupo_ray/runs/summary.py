@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import math
 import statistics
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mupo_ray.errors import CheckpointError
+from mupo_ray.files import read_jsonl
+from mupo_ray.text import number, table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 STAGES = ("rollout", "update", "embed", "judge", "score", "encode", "sync")
 """Stages of a step with a metric `time/<stage>_s`; the rest of `time/step_s` is `other`."""
@@ -42,18 +43,18 @@ class RunFiles:
 
     def series(self, key: str) -> tuple[list[int], list[float]]:
         """Steps and values of a metric, where it was logged."""
-        found = [(int(row["step"]), row[key]) for row in self.rows if key in row]
-        return [step for step, _ in found], [value for _, value in found]
+        logged = [row for row in self.rows if key in row]
+        return [int(row["step"]) for row in logged], [row[key] for row in logged]
 
     def eval_rows(self) -> list[tuple[int, dict[str, float]]]:
         """Step and figures (names without `eval/<set>/`) of each evaluation."""
         prefix = f"eval/{self.eval_set}/"
-        found = []
+        evaluations = []
         for row in self.rows:
             figures = {k.removeprefix(prefix): v for k, v in row.items() if k.startswith(prefix)}
             if figures:
-                found.append((int(row["step"]), figures))
-        return found
+                evaluations.append((int(row["step"]), figures))
+        return evaluations
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,17 +118,13 @@ def read_run(run_dir: Path) -> RunFiles:
     if not path.is_file():
         what = "has no metrics.jsonl" if run_dir.is_dir() else "does not exist"
         raise CheckpointError(f"{run_dir} {what}; expected the folder of a run, such as runs/mupo")
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(keepends=True), 1):
-        if not line.endswith("\n"):
-            break
-        try:
-            row = json.loads(line)
-            rows.append({"step": row["step"], **{k: v for k, v in row.items() if v is not None}})
-        except (ValueError, KeyError, TypeError, AttributeError) as err:
-            raise CheckpointError(
-                f"{path}, line {number}: {err!r}; expected one JSON object with a step"
-            ) from err
+    try:
+        rows = [{k: v for k, v in row.items() if v is not None} for row in read_jsonl(path)]
+    except ValueError as err:
+        raise CheckpointError(str(err)) from err
+    for place, row in enumerate(rows, 1):
+        if "step" not in row:
+            raise CheckpointError(f"{path}:{place}: no step; expected the metrics of a step")
     return RunFiles(folder=run_dir, rows=tuple(rows), record=_record(run_dir / "run.json"))
 
 
@@ -164,13 +161,13 @@ def stage_seconds(row: Mapping[str, float]) -> dict[str, float]:
 
 def base_columns(summaries: Mapping[str, RunSummary]) -> dict[str, Figures]:
     """The base model's figures: one column where all runs measured the same, else one a run."""
-    found = {name: s.base for name, s in summaries.items() if s.base.step is not None}
-    first = next(iter(found.values()), None)
+    bases = {name: s.base for name, s in summaries.items() if s.base.step is not None}
+    first = next(iter(bases.values()), None)
     if first is None:
         return {}
-    if all(figures == first for figures in found.values()):
+    if all(figures == first for figures in bases.values()):
         return {"base": first}
-    return {f"base of {name}": figures for name, figures in found.items()}
+    return {f"base of {name}": figures for name, figures in bases.items()}
 
 
 def figure_order(name: str) -> tuple[int, int]:
@@ -195,15 +192,15 @@ def comparison_table(runs: Mapping[str, Path]) -> str:
     names = dict.fromkeys(name for figures in columns.values() for name in figures.by_name())
     ordered = sorted(names, key=figure_order)
     cells = [
-        [name, *(_number(figures.by_name().get(name), 3) for figures in columns.values())]
+        [name, *(number(figures.by_name().get(name)) for figures in columns.values())]
         for name in ordered
     ]
-    cells.append(["steps", *(_number(figures.step, 0) for figures in columns.values())])
+    cells.append(["steps", *(number(figures.step, ".0f") for figures in columns.values())])
     for key in dict.fromkeys(key for s in summaries.values() for key in s.step_s):
         values = [summaries[n].step_s.get(key) if n in summaries else None for n in columns]
         label = "s/step, median" if key == "median" else f"  {key}"
-        cells.append([label, *(_number(value, 2) for value in values)])
-    return aligned([["", *columns], *cells])
+        cells.append([label, *(number(value, ".2f") for value in values)])
+    return table([["", *columns], *cells], least=7)
 
 
 def _figures(step: int, values: Mapping[str, float]) -> Figures:
@@ -242,19 +239,3 @@ def _record(path: Path) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise CheckpointError(f"{path}: got {type(record).__name__}, expected a JSON object")
     return record
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None or not math.isfinite(value) else f"{value:.{digits}f}"
-
-
-def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells as lines for a terminal; the first column stands left, the others right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-
-    def line(row: Sequence[str]) -> Iterator[str]:
-        yield row[0].ljust(widths[0])
-        for cell, width in zip(row[1:], widths[1:], strict=True):
-            yield cell.rjust(max(width, 7))
-
-    return "\n".join("  ".join(line(row)).rstrip() for row in rows)

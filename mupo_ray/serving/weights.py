@@ -58,8 +58,8 @@ def find_policy(model: str, storage_path: str, version: int | None) -> PolicySou
     Raises:
         CheckpointError: a folder without a model or a whole checkpoint.
     """
-    # Not above: it brings all of the evaluation, seconds to import.
-    from mupo_ray.evaluation.contestants import find_model
+    # Not above: it brings torch and DeepSpeed, seconds to import.
+    from mupo_ray.runs.export import find_model
 
     named = Path(storage_path).expanduser() / model
     if not Path(model).expanduser().is_dir() and named.is_dir():

@@ -24,16 +24,16 @@ from mupo_ray.config import Config
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.data.stream import load_prompts
 from mupo_ray.errors import RolloutError
-from mupo_ray.evaluation.contestants import checkpoint_contestant, find_model
+from mupo_ray.evaluation.contestants import EngineSampler, checkpoint_contestant, services_for
 from mupo_ray.evaluation.evaluation import evaluate_sets
 from mupo_ray.evaluation.results import EvalResults, SamplingSettings
-from mupo_ray.evaluation.samplers import EngineSampler, services_for
 from mupo_ray.evaluation.samples import load_problems
 from mupo_ray.evaluation.sets import parse_set
 from mupo_ray.placement.plan import Role
 from mupo_ray.report.eval_page import write_eval_report
 from mupo_ray.rollout.pool import EnginePool, SamplingPlan, placeholder_ids
 from mupo_ray.rollout.services import Services
+from mupo_ray.runs.export import find_model
 from mupo_ray.train.entry import make_renderer
 
 MakeConfig = Callable[..., Config]

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from eval_problems import RIGHT, problem
+from pydantic import TypeAdapter
 from scipy.stats import spearmanr
 
 from mupo_ray.core.intervals import spearman_interval
 from mupo_ray.errors import DataError
-from mupo_ray.evaluation.compare import compare_folders, compare_runs
-from mupo_ray.evaluation.compare_table import comparison_text
-from mupo_ray.evaluation.comparison import load_comparison, save_comparison
+from mupo_ray.evaluation.compare import Comparison, compare_folders, compare_runs, save_comparison
 from mupo_ray.evaluation.measures import measure_evaluation
 from mupo_ray.evaluation.results import SamplingSettings, save_results
 from mupo_ray.evaluation.samples import save_problems
+from mupo_ray.evaluation.tables import comparison_text
 
 SAMPLING = SamplingSettings(num_samples=4, temperature=1.0, top_p=1.0, max_new_tokens=32, seed=0)
 ROOT = Path(__file__).parents[2]
@@ -179,7 +179,7 @@ def test_job_reads_folders_and_writes_a_file(tmp_path: Path):
     assert "sampled differently: temperature is 1.0 in a, 0.7 in b" in done.stdout
     assert "(model a)" in done.stdout and str(out) in done.stdout
     found = compare_folders(tmp_path / "a", tmp_path / "b")
-    assert load_comparison(out) == found
+    assert TypeAdapter(Comparison).validate_json(out.read_bytes()) == found
     save_comparison(tmp_path / "again.json", found)
     assert (tmp_path / "again.json").read_bytes() == out.read_bytes()
     assert set(json.loads(out.read_text())) == {

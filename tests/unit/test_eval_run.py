@@ -16,11 +16,12 @@ import pytest
 
 from mupo_ray.data.chat import ChatRenderer
 from mupo_ray.errors import CheckpointError, DataError, RolloutError
-from mupo_ray.evaluation.evaluation import Contestant, evaluate_sets
+from mupo_ray.evaluation.contestants import Contestant
+from mupo_ray.evaluation.evaluation import evaluate_sets
 from mupo_ray.evaluation.results import EvalResults, SamplingSettings, load_results
-from mupo_ray.evaluation.results_table import results_table
 from mupo_ray.evaluation.samples import EvaluatedProblem, load_problems
 from mupo_ray.evaluation.sets import parse_set
+from mupo_ray.evaluation.tables import results_table
 from mupo_ray.rewards.algebra_pool import Grader
 from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.testing.samplers import ScriptedSampler

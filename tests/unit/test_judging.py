@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mupo_ray.evaluation.judging import Asked, embed_problems, judge_problems
+from mupo_ray.evaluation.judging import Question, embed_problems, judge_problems
 from mupo_ray.rewards.algebra_pool import default_grader
 from mupo_ray.rewards.extra import ExtraReward
 from mupo_ray.rewards.verdicts import Verifier
@@ -49,11 +49,11 @@ def test_a_record_has_all_of_its_prompt_but_the_pixels() -> None:
     verifier = Verifier(
         grader=default_grader(), extra=(ExtraReward(name="own", path="own:never", function=never),)
     )
-    asked = [Asked.of(prompt(4, category="odd", source="x")), Asked.of(prompt(5))]
-    assert asked[0].prompt.images == () and asked[0].prompt.token_ids == ()
+    questions = [Question.of(prompt(4, category="odd", source="x")), Question.of(prompt(5))]
+    assert questions[0].prompt.images == () and questions[0].prompt.token_ids == ()
     one, two = judge_problems(
         "heldout",
-        asked,
+        questions,
         [[said(r"<think>g</think>\boxed{4}")], []],
         [[said(r"\boxed{3}", 7, is_truncated=True), said(r"\boxed{4}")], [said(r"\boxed{5}")]],
         verifier,
@@ -77,7 +77,7 @@ def test_the_reasoning_of_two_samples_or_more_is_embedded() -> None:
     texts = [["a", "bbb"], ["cc"], [], ["dddd", "ee", "f"]]
     problems = judge_problems(
         "heldout",
-        [Asked.of(prompt(i)) for i in range(4)],
+        [Question.of(prompt(i)) for i in range(4)],
         [[said("<think>greedy</think>")] for _ in texts],
         [[said(rf"{text} \boxed{{1}}") for text in given] for given in texts],
         Verifier(grader=default_grader()),
@@ -94,7 +94,7 @@ def test_nothing_is_asked_of_the_embedder_where_nothing_compares() -> None:
     embedder = Lengths()
     problems = judge_problems(
         "heldout",
-        [Asked.of(prompt(1))],
+        [Question.of(prompt(1))],
         [[]],
         [[said("<think>a</think>")]],
         Verifier(grader=default_grader()),

@@ -112,7 +112,7 @@ def test_what_was_not_asked_for_is_left_out():
     assert "embeddings" in reason_of(found, "diversity")
     assert reason_of(found, "answer_entropy") == "no sample has an answer"
     assert "score" in reason_of(found, "best@k")
-    assert found.strategies is None and found.best_of_k == {}
+    assert not any("/" in name for name in found.measures) and found.best_of_k == {}
     bare = measure([problem("a", [], greedy=RIGHT), problem("b", [], greedy="1")], ks=[1]).micro
     assert {name: e.value for name, e in bare.measures.items()} == {"acc@1": 0.5}
     assert bare.pass_at_k == {} and "fewest are 0" in reason_of(bare, "pass@1")
@@ -215,7 +215,7 @@ def test_right_answers_are_one_however_they_are_spelled():
     )
     counts = count_answers(replace(problem("a", []), samples=answers))
     assert (counts.num_samples, counts.num_correct, counts.wrong) == (7, 3, (2, 1))
-    assert counts.given == (3, 2, 1)
+    assert counts.sizes == (3, 2, 1)
 
 
 def test_a_thousand_problems_take_about_a_second():

@@ -394,5 +394,5 @@ def test_runs_are_named_by_what_tells_them_apart(tmp_path: Path) -> None:
 
 def test_a_broken_record_is_named(run: Path) -> None:
     (run / "metrics.jsonl").write_text('{"step": 0}\nnonsense\n')
-    with pytest.raises(CheckpointError, match="line 2"):
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl:2: "):
         summarise_run(run)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from eval_problems import RIGHT, problem
 
 from mupo_ray.demo.puzzle_text import write_response
 from mupo_ray.demo.puzzles import PROMPT, Puzzle, Strategy
+from mupo_ray.demo.shapes import puzzle_measures
 from mupo_ray.errors import DataError
 from mupo_ray.evaluation.measures import measure_evaluation
 from mupo_ray.evaluation.results import (
@@ -54,6 +56,7 @@ def results() -> EvalResults:
             num_samples=8, temperature=1.0, top_p=1.0, max_new_tokens=32, seed=0
         ),
         ks=(1, 16),
+        further=puzzle_measures,
     )
 
 
@@ -80,10 +83,18 @@ def test_keys_of_a_later_writer_are_ignored(results: EvalResults):
     assert results_from_json(json.dumps(later)) == results
 
 
+def test_the_first_version_is_read_without_its_strategies(results: EvalResults):
+    older = json.loads(results_to_json(results))
+    older["schema_version"] = 1
+    for estimates in [older["micro"], *(found["micro"] for found in older["sets"].values())]:
+        estimates["strategies"] = None
+    assert results_from_json(json.dumps(older)) == replace(results, schema_version=1)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema_version": 2}, "schema_version 2, expected 1"),
+        ({"schema_version": 3}, "schema_version 3, expected 2"),
         ({"sets": {"a": {"micro": 3}}}, r"sets\.a\.micro: "),
         ({"model": None}, "model: "),
     ],

@@ -9,7 +9,7 @@ from eval_problems import problem
 
 from mupo_ray.demo.puzzle_text import write_response
 from mupo_ray.demo.puzzles import PROMPT, Puzzle, Strategy
-from mupo_ray.demo.shapes import strategy_values
+from mupo_ray.demo.shapes import puzzle_measures, strategy_values
 from mupo_ray.evaluation.measures import measure_evaluation
 from mupo_ray.evaluation.results import SamplingSettings
 
@@ -61,19 +61,32 @@ def test_estimates_weigh_fidelity_by_chains():
     )
     # 8 of 8 chains and 1 of 2 follow: 9 of 10, not the mean of 1 and 1/2.
     problems = [puzzle("a", [COL] * 8), puzzle("b", [COL, UNFAITHFUL] + [BABBLE] * 6)]
-    found = measure_evaluation({"s": problems}, model="m", created="", sampling=sampling)
-    strategies = found.sets["s"].micro.strategies
-    assert strategies.fidelity.value == pytest.approx(0.9)
-    assert sum(e.value for e in strategies.shares.values()) == pytest.approx(1.0)
-    assert strategies.shares["unrecognised"].value == 6 / 16
-    assert strategies.num_in_first_8.value == 1.0 and strategies.entropy.value == 0.0
+    results = measure_evaluation(
+        {"s": problems}, model="m", created="", sampling=sampling, further=puzzle_measures
+    )
+    values = {name: e.value for name, e in results.sets["s"].micro.measures.items()}
+    assert values["strategies/fidelity"] == pytest.approx(0.9)
+    shares = [v for name, v in values.items() if name.startswith("strategies/share/")]
+    assert len(shares) == 5 and sum(shares) == pytest.approx(1.0)
+    assert values["strategies/share/unrecognised"] == 6 / 16
+    assert values["strategies/num_in_first_8"] == 1.0 and values["strategies/entropy"] == 0.0
 
     babble = measure_evaluation(
-        {"s": [puzzle("a", [BABBLE] * 4)]}, model="m", created="", sampling=sampling
+        {"s": [puzzle("a", [BABBLE] * 4)]},
+        model="m",
+        created="",
+        sampling=sampling,
+        further=puzzle_measures,
     )
     micro = babble.sets["s"].micro
-    assert micro.strategies.shares["unrecognised"].value == 1.0
-    assert micro.strategies.fidelity is None and micro.strategies.num_in_first_8 is None
+    assert micro.measures["strategies/share/unrecognised"].value == 1.0
+    assert not {"strategies/fidelity", "strategies/num_in_first_8"} & set(micro.measures)
     reasons = {item.measure: item.reason for item in micro.left_out}
     assert reasons["strategies/fidelity"] == "no response is recognised"
     assert reasons["strategies/num_in_first_8"] == "no problem has 8 samples"
+
+
+def test_other_problems_have_no_measures_of_puzzles():
+    asked, mute = puzzle("a", [COL]), puzzle("b", [])
+    assert list(puzzle_measures([asked]))[0] == "strategies/share/row"
+    assert puzzle_measures([asked, problem("c", ["7"])]) == puzzle_measures([asked, mute]) == {}
