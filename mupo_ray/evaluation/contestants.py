@@ -11,10 +11,11 @@ from mupo_ray.data.fingerprint import fingerprint_of_model
 from mupo_ray.errors import ConfigError
 from mupo_ray.evaluation.evaluation import Contestant
 from mupo_ray.evaluation.samplers import EngineSampler, services_for
+from mupo_ray.openai_client import ChatServer
 from mupo_ray.placement.plan import Role
 from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
-from mupo_ray.rollout.openai_client import ChatClient, ChatServer
+from mupo_ray.rollout.served_sampler import ServedSampler
 from mupo_ray.settings.load import RUN_FILE
 from mupo_ray.train.entry import make_renderer
 
@@ -110,7 +111,7 @@ def served_contestant(config: Config, server: ChatServer, *, embeds: bool) -> Co
 
     @contextlib.contextmanager
     def sampler() -> Iterator[Sampler]:
-        yield ChatClient(server, renderer)
+        yield ServedSampler(server, renderer)
 
     return Contestant(
         name=server.model,

@@ -1,4 +1,4 @@
-"""Who answers: engines of one's own that load a checkpoint, or a server (`ChatClient`)."""
+"""Who answers: engines of one's own that load a checkpoint, or a server (`ServedSampler`)."""
 
 from __future__ import annotations
 

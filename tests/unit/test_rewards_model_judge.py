@@ -165,6 +165,20 @@ def test_a_late_reply_costs_its_limit_and_no_other_answer(server: Server) -> Non
     assert len(server.prompts) == 3
 
 
+def test_half_a_surrogate_pair_cannot_be_sent_and_costs_no_pause(server: Server) -> None:
+    began = time.monotonic()
+    bad, good = ask(judge_with(server, max_retries=9), "\ud800", "a")
+    assert (bad.reason, good.reason) == (Reason.JUDGE_FAILED, Reason.JUDGED)
+    assert time.monotonic() - began < 20.0
+    assert len(server.prompts) == 1
+
+
+def test_a_cache_of_no_size_keeps_nothing(server: Server) -> None:
+    judge = judge_with(server, cache_answers=0)
+    assert [ask(judge, "a")[0].reason for _ in range(2)] == [Reason.JUDGED] * 2
+    assert len(server.prompts) == 2
+
+
 def test_no_server_at_all() -> None:
     config = ModelJudgeConfig(base_url="http://127.0.0.1:9/v1", max_retries=0, timeout_s=5.0)
     assert ask(ModelJudge(config), "a")[0].reason is Reason.JUDGE_FAILED
