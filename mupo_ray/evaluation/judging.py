@@ -91,7 +91,7 @@ def judge_problems(
         RewardError: the grader cannot start.
     """
     responses = [(*g, *s) for g, s in zip(greedy, samples, strict=True)]
-    verdicts = verifier.judge_texts(
+    verdicts = verifier.verdicts_of_texts(
         [row.prompt for row in asked], [[r.text for r in given] for given in responses]
     )
     problems = []

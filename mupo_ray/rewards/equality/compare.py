@@ -2,7 +2,7 @@
 
 Cheap rules first, in an order where each either decides or passes on: spelling, options, numbers,
 words, choice letters, regions, lists and brackets, matrices, units, assignments. Only what is left
-needs algebra and goes to a worker (`grader.py`). Two plain integers take a microsecond.
+needs algebra and goes to a worker (`algebra_pool.py`). Two plain integers take a microsecond.
 
 The rules where a choice had to be made; `docs/rewards.md` has an example of each:
 
@@ -14,7 +14,7 @@ The rules where a choice had to be made; `docs/rewards.md` has an example of eac
   least 1 (28 is 28 %; 0.25 is not 0.25 %).
 - An inequality in one variable equals the interval it describes.
 - Numbers written exactly must be equal; where one has a decimal point they may differ by the
-  tolerances of `math_worker.py`.
+  tolerances of `algebra_worker.py`.
 - Figures side by side are no product, an equation between numbers is right only where all its sides
   are, and what stands behind an approximate sign is not read.
 """
@@ -25,18 +25,20 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import TypeVar
 
-from mupo_ray.rewards.algebra import Algebra
+from mupo_ray.rewards.algebra_worker import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 from mupo_ray.rewards.equality import notation, words
 from mupo_ray.rewards.equality.choices import Options, compare_choices
 from mupo_ray.rewards.equality.notation import Brackets, Number
 from mupo_ray.rewards.equality.regions import read_region
 from mupo_ray.rewards.equality.spelling import key, normalise, separate_cases
 from mupo_ray.rewards.equality.units import split_unit
-from mupo_ray.rewards.math_worker import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 from mupo_ray.types import Reason
 
 MAX_CHARS = 1000
 """A longer answer is right only if it is the gold one letter by letter."""
+
+Algebra = Callable[[str, str], Reason]
+"""Compares normalised (answer, gold) where the cheap rules do not decide."""
 
 # Deeper nesting or longer lists than any gold has; beyond it, algebra decides.
 _MAX_DEPTH = 4
@@ -44,6 +46,19 @@ _MAX_ITEMS = 24
 _INFINITIES = frozenset({r"\infty", r"-\infty"})
 
 T = TypeVar("T")
+
+
+class NeedsAlgebraError(Exception):
+    """Raised by `no_algebra`: the cheap rules do not decide this pair."""
+
+
+def no_algebra(answer: str, gold: str) -> Reason:
+    """The `Algebra` of a caller that wants cheap decisions alone.
+
+    Raises:
+        NeedsAlgebraError: always.
+    """
+    raise NeedsAlgebraError(f"no cheap rule decides {answer!r} against {gold!r}")
 
 
 def compare(answer: str, gold: str, algebra: Algebra, options: Options = ()) -> Reason:
@@ -275,8 +290,8 @@ def _compare_matrices(answer: str, gold: str, algebra: Algebra, depth: int) -> R
 
 def _compare_measures(answer: str, gold: str, algebra: Algebra, depth: int) -> Reason | None:
     """Units behind single numbers: the comma of `1,200 m` makes no list."""
-    found = [split_unit(side) for side in (answer, gold)]
-    if any(unit and not notation.read_number(body) for body, unit in found):
+    measures = [split_unit(side) for side in (answer, gold)]
+    if any(unit and not notation.read_number(body) for body, unit in measures):
         return None
     return _compare_units(answer, gold, algebra, depth)
 
