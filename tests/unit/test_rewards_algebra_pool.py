@@ -128,19 +128,19 @@ def test_many_threads_share_the_workers(pool: AlgebraPool) -> None:
 
 
 def test_parts_of_one_answer_share_one_limit() -> None:
-    asked: list[float] = []
+    limits: list[float] = []
 
     class Recorder(AlgebraPool):
         def compare(self, answer: str, gold: str, limit_s: float | None = None) -> Comparison:
             assert limit_s is not None
-            asked.append(limit_s)
+            limits.append(limit_s)
             return Comparison(Reason.WRONG, 2.0)
 
     with Recorder(num_workers=1, limit_s=5.0) as recorder:
         verdict = verdict_of(
             _boxed("x+1, x+2, x+3, x+4"), "a+x, b+x, c+x, d+x", algebra_pool=recorder
         )
-    assert asked == [5.0, 3.0, 1.0]
+    assert limits == [5.0, 3.0, 1.0]
     assert verdict.reason is Reason.TIMEOUT
 
 

@@ -43,9 +43,9 @@ FORMATS = [row for row in ROWS if {"response", "format"} <= set(row)]
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[AlgebraPool]:
-    with AlgebraPool(num_workers=1, limit_s=30.0) as found:
-        found.compare("2x", "x+x", 120.0)
-        yield found
+    with AlgebraPool(num_workers=1, limit_s=30.0) as pool:
+        pool.compare("2x", "x+x", 120.0)
+        yield pool
 
 
 @pytest.mark.parametrize(

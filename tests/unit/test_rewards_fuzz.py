@@ -121,14 +121,15 @@ def test_mutated_responses() -> None:
         pool.compare("2x", "x+x", 60.0)  # Starting up is no part of a verdict's time.
         with ThreadPoolExecutor(2) as threads:
             list(threads.map(lambda _: pool.compare("2x", "x+x", 60.0), range(2)))
-            found = list(threads.map(timed, rows))
-    slowest = max(range(len(rows)), key=lambda index: found[index][1])
+            verdicts = list(threads.map(timed, rows))
+    slowest = max(range(len(rows)), key=lambda index: verdicts[index][1])
     print(
-        f"\n{len(rows)} responses, slowest {found[slowest][1]:.2f} s ({rows[slowest][0][-80:]!r}), "
-        f"{dict(Counter(str(verdict.reason) for verdict, _ in found))}"
+        f"\n{len(rows)} responses, slowest {verdicts[slowest][1]:.2f} s "
+        f"({rows[slowest][0][-80:]!r}), "
+        f"{dict(Counter(str(verdict.reason) for verdict, _ in verdicts))}"
     )
-    assert found[slowest][1] <= LIMIT_S + GRACE_S, rows[slowest]
-    assert all(verdict.accuracy in (0.0, 1.0) for verdict, _ in found)
+    assert verdicts[slowest][1] <= LIMIT_S + GRACE_S, rows[slowest]
+    assert all(verdict.accuracy in (0.0, 1.0) for verdict, _ in verdicts)
     assert all(
-        (verdict.accuracy == 1.0) is (verdict.reason is Reason.RIGHT) for verdict, _ in found
+        (verdict.accuracy == 1.0) is (verdict.reason is Reason.RIGHT) for verdict, _ in verdicts
     )

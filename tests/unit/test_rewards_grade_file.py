@@ -44,15 +44,15 @@ def test_rows_come_out_in_order_with_all_they_had(grade: Any) -> None:
         {"response": "\\boxed{red}", "gold": "A", "options": {"A": "red", "B": "blue"}},
         {"response": "\\boxed{\uff15}", "gold": "5", "note": "\u4e94"},
     ]
-    found = grade([json.dumps(row) for row in rows])
-    assert [row["reason"] for row in found] == [
+    graded = grade([json.dumps(row) for row in rows])
+    assert [row["reason"] for row in graded] == [
         *("right", "wrong", "no_answer", "no_gold", "no_gold", "no_gold", "right", "right")
     ]
-    assert [row["accuracy"] for row in found] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
-    assert [row["format"] for row in found] == [1.0, *[0.0] * 7]
-    assert [row["extracted"] for row in found] == ["5", "6", None, *["5"] * 3, "red", "\uff15"]
+    assert [row["accuracy"] for row in graded] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
+    assert [row["format"] for row in graded] == [1.0, *[0.0] * 7]
+    assert [row["extracted"] for row in graded] == ["5", "6", None, *["5"] * 3, "red", "\uff15"]
     added = {"accuracy", "format", "extracted", "reason"}
-    assert [{k: v for k, v in row.items() if k not in added} for row in found] == rows
+    assert [{k: v for k, v in row.items() if k not in added} for row in graded] == rows
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_half_a_surrogate_pair_comes_back(grade: Any) -> None:
 def test_a_line_over_the_limit_is_one_bad_row(grade: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_LINE_BYTES", 200)
     long = json.dumps({"response": "x" * 1000, "gold": "5"})
-    found = grade([json.dumps(GOOD), long, json.dumps(GOOD)])
-    assert [row["reason"] for row in found] == ["right", "bad_row", "right"]
+    graded = grade([json.dumps(GOOD), long, json.dumps(GOOD)])
+    assert [row["reason"] for row in graded] == ["right", "bad_row", "right"]
 
 
 def test_format_where_the_template_opened_the_reasoning_a81(grade: Any) -> None:

@@ -80,13 +80,11 @@ def verifier(*names: str, **options: Any) -> Verifier:
 
 def test_options_come_from_the_data_set() -> None:
     options = '{"A": "10 cm", "B": "12 cm"}'
-    (given, without) = Verifier(algebra_pool=default_algebra_pool()).verdicts_of(
+    with_options, without = verifier().verdicts_of(
         [prompt("B", options=options), prompt("B")],
         [[response("\\boxed{12 cm}"), response("\\boxed{10 cm}")], [response("\\boxed{12 cm}")]],
-    )[:1] + Verifier(algebra_pool=default_algebra_pool()).verdicts_of(
-        [prompt("B")], [[response("\\boxed{12 cm}")]]
     )
-    assert [v.reason for v in given] == [Reason.RIGHT, Reason.WRONG]
+    assert [v.reason for v in with_options] == [Reason.RIGHT, Reason.WRONG]
     assert [v.reason for v in without] == [Reason.WRONG]
 
 
@@ -197,10 +195,10 @@ def test_parts_add_up_with_their_weights(my_rewards: None, name: str) -> None:
     assert scored.reward_parts["overlong"].tolist() == [0.0, -0.5]
     assert scored.rewards.tolist() == pytest.approx([0.5 + 0.25 - 0.8, 0.5 - 0.5 - 2.4])
     record = record_step([scored], SampledStep(cohorts=cohorts), Embedded(embeddings=None))
-    found = metrics_of(record, 1)
-    assert found["reward/extra/tokens/mean"] == pytest.approx(-1.6)
-    assert found["reward/overlong/mean"] == pytest.approx(-0.25)
-    for key in found:
+    metrics = metrics_of(record, 1)
+    assert metrics["reward/extra/tokens/mean"] == pytest.approx(-1.6)
+    assert metrics["reward/overlong/mean"] == pytest.approx(-0.25)
+    for key in metrics:
         check(key)
 
 
@@ -232,7 +230,7 @@ def test_training_takes_it_from_the_chat_template_a81(tiny_model: Path, tmp_path
     thinking = tmp_path / "thinking"
     shutil.copytree(tiny_model, thinking)
     (thinking / "chat_template.jinja").write_text(template + "{{ '<think>\\n' }}")
-    found = []
+    formats = []
     for folder in (tiny_model, thinking):
         config = Config.model_validate({"model": {"path": str(folder)}})
         judge = Verifier.from_config(
@@ -240,8 +238,8 @@ def test_training_takes_it_from_the_chat_template_a81(tiny_model: Path, tmp_path
         )
         ((verdict,),) = judge.verdicts_of([prompt("5")], [[response("a</think>\\boxed{5}")]])
         judge.close()
-        found.append(verdict.format)
-    assert found == [0.0, 1.0]
+        formats.append(verdict.format)
+    assert formats == [0.0, 1.0]
 
 
 def test_context_shows_the_response() -> None:

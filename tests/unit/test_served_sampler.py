@@ -128,10 +128,10 @@ def test_each_response_has_its_seed_and_stands_in_its_place(
     picture = RgbImage(sha256="0", width=1, height=1, rgb=b"abc")
     tasks = [(prompt("a", (picture,)), GREEDY), (prompt("a"), SAMPLES), (prompt("b"), SAMPLES)]
     with serving() as server:
-        found = dict(sampler(server.address, api_key_env="MY_KEY").stream(tasks))
-    for number, (asked, plan) in enumerate(tasks):
-        first = derive_seed(plan.seed, asked.prompt_id)
-        assert found[number] == tuple(
+        responses = dict(sampler(server.address, api_key_env="MY_KEY").stream(tasks))
+    for number, (sent, plan) in enumerate(tasks):
+        first = derive_seed(plan.seed, sent.prompt_id)
+        assert responses[number] == tuple(
             SampledResponse(text=f"seed {first + i}", num_tokens=7, is_truncated=False)
             for i in range(plan.num_generations)
         )
@@ -225,12 +225,12 @@ def test_requests_at_a_time_are_bounded_and_prompts_taken_as_there_is_room() -> 
 
 
 def test_an_error_leaves_what_came_before_it() -> None:
-    found: list[int] = []
+    numbers: list[int] = []
     tasks = [(prompt(f"p{i}"), GREEDY) for i in range(3)]
     with serving("ok", "ok", "400") as server, pytest.raises(RolloutError):
         for number, _ in sampler(server.address, max_concurrent=1).stream(tasks):
-            found.append(number)
-    assert found == [0, 1]
+            numbers.append(number)
+    assert numbers == [0, 1]
 
 
 def test_an_error_of_the_prompts_source_is_passed_on() -> None:
@@ -245,6 +245,6 @@ def test_an_error_of_the_prompts_source_is_passed_on() -> None:
 def test_reasoning_beside_the_text_and_the_end_of_the_limit() -> None:
     with serving("reasoning", "length") as server:
         one = sampler(server.address, max_concurrent=1)
-        found = dict(one.stream([(prompt("a"), GREEDY), (prompt("b"), GREEDY)]))
-    assert found[0][0].text == f"<think>so</think>seed {derive_seed(0, 'a')}"
-    assert [found[i][0].is_truncated for i in (0, 1)] == [False, True]
+        responses = dict(one.stream([(prompt("a"), GREEDY), (prompt("b"), GREEDY)]))
+    assert responses[0][0].text == f"<think>so</think>seed {derive_seed(0, 'a')}"
+    assert [responses[i][0].is_truncated for i in (0, 1)] == [False, True]

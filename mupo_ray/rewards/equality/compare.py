@@ -21,8 +21,9 @@ The rules where a choice had to be made; `docs/rewards.md` has an example of eac
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
+from itertools import chain
 from typing import TypeVar
 
 from mupo_ray.rewards.algebra_worker import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
@@ -228,11 +229,7 @@ def _compare_brackets(ours: Brackets, theirs: Brackets, algebra: Algebra, depth:
         return _compare_unordered(ours.items, theirs.items, algebra, depth)
     if ours.kind != theirs.kind or len(ours.items) != len(theirs.items):
         return Reason.WRONG
-    for our_item, their_item in zip(ours.items, theirs.items, strict=True):
-        reason = _compare(our_item, their_item, algebra, depth)
-        if reason is not Reason.RIGHT:
-            return reason
-    return Reason.RIGHT
+    return _compare_pairs(zip(ours.items, theirs.items, strict=True), algebra, depth)
 
 
 def _compare_unordered(
@@ -280,12 +277,8 @@ def _compare_matrices(answer: str, gold: str, algebra: Algebra, depth: int) -> R
         return Reason.WRONG
     if len(ours) * len(ours[0]) > _MAX_ITEMS**2:
         return Reason.WRONG
-    for our_row, their_row in zip(ours, theirs, strict=True):
-        for our_cell, their_cell in zip(our_row, their_row, strict=True):
-            reason = _compare(our_cell, their_cell, algebra, depth)
-            if reason is not Reason.RIGHT:
-                return reason
-    return Reason.RIGHT
+    cells = zip(chain.from_iterable(ours), chain.from_iterable(theirs), strict=True)
+    return _compare_pairs(cells, algebra, depth)
 
 
 def _compare_measures(answer: str, gold: str, algebra: Algebra, depth: int) -> Reason | None:
@@ -318,7 +311,8 @@ def _compare_assignments(answer: str, gold: str, algebra: Algebra, depth: int) -
         answers = (answer,)
     else:
         return None
-    return _compare_all(answers, theirs[1][-1] if theirs else gold, algebra, depth)
+    wanted = theirs[1][-1] if theirs else gold
+    return _compare_pairs(((side, wanted) for side in answers), algebra, depth)
 
 
 def _compare_equations(answer: str, gold: str, algebra: Algebra, depth: int) -> Reason | None:
@@ -333,15 +327,13 @@ def _compare_equations(answer: str, gold: str, algebra: Algebra, depth: int) -> 
         return Reason.WRONG
     wanted = theirs[-1] if len(theirs) > 1 and notation.is_name(theirs[0]) else gold
     sides = ours[1:] if len(ours) > 1 and notation.is_name(ours[0]) else ours
-    return _compare_all(sides, wanted, algebra, depth)
+    return _compare_pairs(((side, wanted) for side in sides), algebra, depth)
 
 
-def _compare_all(sides: tuple[str, ...], wanted: str, algebra: Algebra, depth: int) -> Reason:
-    for side in sides:
-        reason = _compare(side, wanted, algebra, depth)
-        if reason is not Reason.RIGHT:
-            return reason
-    return Reason.RIGHT
+def _compare_pairs(pairs: Iterable[tuple[str, str]], algebra: Algebra, depth: int) -> Reason:
+    """RIGHT where all pairs are; else what the first says that is not, and no more is compared."""
+    reasons = (_compare(answer, gold, algebra, depth) for answer, gold in pairs)
+    return next((reason for reason in reasons if reason is not Reason.RIGHT), Reason.RIGHT)
 
 
 _RULES = (
