@@ -203,11 +203,11 @@ def trl_dataset(model: Path, data: Path, num_prompts: int) -> Any:
 
 def reward(completions: list[Any], answer: list[str], **_: Any) -> list[float]:
     """The rewards of `RewardConfig`'s defaults."""
-    from mupo_ray.rewards.judge import judge_many
+    from mupo_ray.rewards.verdicts import verdicts_of
     from mupo_ray.settings.sections import RewardConfig
 
     weights = RewardConfig()
-    verdicts = judge_many([messages[0]["content"] for messages in completions], answer)
+    verdicts = verdicts_of([messages[0]["content"] for messages in completions], answer)
     return [
         weights.accuracy_weight * v.accuracy + weights.format_weight * v.format for v in verdicts
     ]

@@ -6,7 +6,7 @@ FILE is JSONL with `response` and `gold`; without one, responses are made of the
 tests hold (every kind of answer) and of plain numbers, half and half. math-verify gets what it is
 made for: whole responses, its own parsing and its own time limit, spread over `--processes`
 processes that are up before the clock starts. Ours starts its workers before the clock as well, and
-judges in chunks of a step of the demo, in which it compares equal pairs once, as in training.
+takes chunks of a step of the demo, in which it compares equal pairs once, as in training.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import random
 import time
 from pathlib import Path
 
-from mupo_ray.rewards.algebra_pool import Grader
-from mupo_ray.rewards.judge import judge_many
+from mupo_ray.rewards.algebra_pool import AlgebraPool
+from mupo_ray.rewards.verdicts import verdicts_of
 
 ROOT = Path(__file__).resolve().parents[1]
 _STEP_ROWS = 192
@@ -72,8 +72,8 @@ def numbers(count: int) -> list[Row]:
 def pairs(count: int) -> list[Row]:
     """Pairs without options, which math-verify has no notion of; a figure makes each its own."""
     path = ROOT / "tests" / "unit" / "data" / "reward_pairs.jsonl"
-    found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    chosen = [pair for pair in found if "options" not in pair]
+    pairs = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    chosen = [pair for pair in pairs if "options" not in pair]
     rng = random.Random(0)
     return [
         (f"<think>Step {k}.</think>\n\\boxed{{{pair['answer']}}}", pair["gold"])
@@ -88,19 +88,20 @@ def mixed(count: int) -> list[Row]:
 
 
 def our_rate(rows: list[Row], processes: int) -> float:
-    with Grader(num_workers=processes) as grader:
-        warm_up(grader, processes)
+    with AlgebraPool(num_workers=processes) as pool:
+        warm_up(pool, processes)
         began = time.perf_counter()
         for start in range(0, len(rows), _STEP_ROWS):
             chunk = rows[start : start + _STEP_ROWS]
-            judge_many([text for text, _ in chunk], [gold for _, gold in chunk], grader=grader)
+            verdicts_of([text for text, _ in chunk], [gold for _, gold in chunk], algebra_pool=pool)
         return len(rows) / (time.perf_counter() - began)
 
 
-def warm_up(grader: Grader, processes: int) -> None:
+def warm_up(pool: AlgebraPool, processes: int) -> None:
     """Two at once, so that every worker starts."""
     texts = [f"\\boxed{{(x+{k})^2}}" for k in range(2 * processes)]
-    judge_many(texts, [f"x^2+{2 * k}x+{k * k}" for k in range(2 * processes)], grader=grader)
+    golds = [f"x^2+{2 * k}x+{k * k}" for k in range(2 * processes)]
+    verdicts_of(texts, golds, algebra_pool=pool)
 
 
 def their_rate(rows: list[Row], processes: int) -> float:

@@ -75,7 +75,7 @@ def _evaluate(args: argparse.Namespace) -> str:
 
 def _contestant(args: argparse.Namespace) -> tuple[Config, Contestant]:
     from mupo_ray.evaluation import contestants
-    from mupo_ray.rollout.openai_client import ChatServer
+    from mupo_ray.openai_client import ChatServer
     from mupo_ray.train.launch import connect
 
     if args.address:

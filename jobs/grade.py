@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from mupo_ray.errors import MupoError
-from mupo_ray.rewards.algebra_pool import Grader
+from mupo_ray.rewards.algebra_pool import AlgebraPool
 from mupo_ray.rewards.grade_file import grade_file
 
 
@@ -38,9 +38,9 @@ def main(argv: list[str] | None = None) -> int:
         parser.error("--limit-s and --workers should be above 0")
     began = time.monotonic()
     try:
-        with Grader(num_workers=args.workers, limit_s=args.limit_s) as grader:
+        with AlgebraPool(num_workers=args.workers, limit_s=args.limit_s) as pool:
             counts = grade_file(
-                args.input, args.output, grader=grader, prompt_suffix=args.prompt_suffix
+                args.input, args.output, algebra_pool=pool, prompt_suffix=args.prompt_suffix
             )
     except MupoError as err:
         print(f"error: {err}", file=sys.stderr)

@@ -1,7 +1,7 @@
 """The models that can be evaluated, and what answers for them.
 
 checkpoint_contestant   a model folder, on vLLM engines of one's own: EngineSampler
-served_contestant       a model behind an address: ChatClient
+served_contestant       a model behind an address: ServedSampler
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from mupo_ray.config import load_config
 from mupo_ray.data.chat import ChatRenderer
 from mupo_ray.data.fingerprint import fingerprint_of_model
 from mupo_ray.errors import ConfigError, RolloutError, WeightSyncError, cause_of
+from mupo_ray.openai_client import ChatServer
 from mupo_ray.placement.plan import Role, wait_for_plan
 from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
-from mupo_ray.rollout.openai_client import ChatClient, ChatServer
 from mupo_ray.rollout.pool import EnginePool, placeholder_ids
+from mupo_ray.rollout.served_sampler import ServedSampler
 from mupo_ray.rollout.services import Services, start_services, stop_services
 from mupo_ray.runs.export import find_model
 from mupo_ray.runs.folder import load_resolved
@@ -149,7 +150,7 @@ def served_contestant(config: Config, server: ChatServer, *, embeds: bool) -> Co
 
     @contextlib.contextmanager
     def sampler() -> Iterator[Sampler]:
-        yield ChatClient(server, renderer)
+        yield ServedSampler(server, renderer)
 
     return Contestant(
         name=server.model,

@@ -57,7 +57,7 @@ def judge_stored(
         embedder: embeds the samples' reasoning, where a problem has two or more.
 
     Raises:
-        RewardError: the grader cannot start.
+        RewardError: no algebra worker can start.
         EmbeddingError: an embedder failed or was late.
     """
     for first in range(0, len(questions), _CHUNK):
@@ -88,10 +88,10 @@ def judge_problems(
 
     Raises:
         DataError: a problem's options are not what they should be.
-        RewardError: the grader cannot start.
+        RewardError: no algebra worker can start.
     """
     responses = [(*g, *s) for g, s in zip(greedy, samples, strict=True)]
-    verdicts = verifier.judge_texts(
+    verdicts = verifier.verdicts_of_texts(
         [question.prompt for question in questions],
         [[response.text for response in answers] for answers in responses],
     )

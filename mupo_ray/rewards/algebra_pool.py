@@ -1,13 +1,13 @@
 """Symbolic comparison with a hard time limit, in processes of its own.
 
-    caller threads --grade()--> idle workers (LIFO) --pipe--> math_worker.py, one process a worker
+    caller threads --compare()--> idle workers (LIFO) --pipe--> algebra_worker.py, a process each
 
 math-verify bounds its work by `signal.alarm`, which raises off the main thread, and a computation
 inside C (a tower of powers) holds the interpreter lock, so no thread can stop it. A process can be
 killed. A comparison that is late or out of memory takes down itself only.
 
-Workers start on first need, run `math_worker.py` by path (they import neither this package nor Ray
-nor torch, and do not re-run the caller's `__main__`), and end with their parent.
+Workers start on first need, run `algebra_worker.py` by path (they import neither this package nor
+Ray nor torch, and do not re-run the caller's `__main__`), and end with their parent.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ import threading
 import time
 import weakref
 from dataclasses import dataclass
-from enum import StrEnum
 from multiprocessing import Pipe
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from mupo_ray.errors import RewardError
+from mupo_ray.types import Reason
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+    from mupo_ray.rewards.equality.compare import Algebra
+
 _LOG = logging.getLogger(__name__)
-_SCRIPT = Path(__file__).with_name("math_worker.py")
+_SCRIPT = Path(__file__).with_name("algebra_worker.py")
 # Importing sympy takes seconds on a busy machine and a minute on a cold network disk.
 _START_LIMIT_S = 120.0
 # The worker keeps the limit; it is late itself only where the machine is.
@@ -43,29 +44,21 @@ _REPLY_GRACE_S = 10.0
 _STOP_GRACE_S = 2.0
 
 
-class Outcome(StrEnum):
-    """What a symbolic comparison came to."""
-
-    EQUAL = "equal"
-    DIFFERENT = "different"
-    UNPARSABLE = "unparsable"
-    TIMEOUT = "timeout"
-    """Out of its time or memory limit."""
-
-
-_DECIDED = frozenset({Outcome.EQUAL, Outcome.DIFFERENT, Outcome.UNPARSABLE})
+# What a worker says of two expressions; whatever else it says, it has no verdict.
+_REASONS = {"equal": Reason.RIGHT, "different": Reason.WRONG, "unparsable": Reason.UNPARSABLE}
 
 
 @dataclass(frozen=True, slots=True)
-class Grade:
-    """An outcome and what it cost."""
+class Comparison:
+    """What a symbolic comparison came to and what it cost."""
 
-    outcome: Outcome
+    reason: Reason
+    """RIGHT, WRONG, UNPARSABLE, or TIMEOUT: out of its time or memory limit."""
     seconds: float
     """From sending the request to its reply or time-out; waiting for a worker is not counted."""
 
 
-class Grader:
+class AlgebraPool:
     """A few workers shared by any number of threads of one process.
 
     Args:
@@ -88,26 +81,40 @@ class Grader:
         self._owner = os.getpid()
         self._finalizer = weakref.finalize(self, _close, self._workers, self._owner)
 
-    def grade(self, answer: str, gold: str, limit_s: float | None = None) -> Grade:
+    def compare(self, answer: str, gold: str, limit_s: float | None = None) -> Comparison:
         """Compare two expressions by algebra.
 
         Args:
             answer: normalised expression from a response.
             gold: normalised expression it should equal.
-            limit_s: seconds for this comparison; None takes the grader's.
+            limit_s: seconds for this comparison; None takes the pool's.
 
         Raises:
-            RewardError: no worker can start, or the grader is closed or was forked.
+            RewardError: no worker can start, or the pool is closed or was forked.
         """
         if os.getpid() != self._owner:
-            raise RewardError("a Grader cannot be used after a fork; make one in this process")
+            raise RewardError("no AlgebraPool can be used after a fork; make one in this process")
         worker = self._idle.get()
         try:
             if not self._finalizer.alive:
-                raise RewardError("the grader is closed")
+                raise RewardError("the algebra pool is closed")
             return worker.ask(answer, gold, self.limit_s if limit_s is None else limit_s)
         finally:
             self._idle.put(worker)
+
+    def for_one_answer(self) -> Algebra:
+        """Algebra for one pair of answers, all of whose parts share the pool's limit."""
+        left_s = self.limit_s
+
+        def compare_part(answer: str, gold: str) -> Reason:
+            nonlocal left_s
+            if left_s <= 0:
+                return Reason.TIMEOUT
+            comparison = self.compare(answer, gold, left_s)
+            left_s -= comparison.seconds
+            return comparison.reason
+
+        return compare_part
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -118,28 +125,23 @@ class Grader:
         """Kill and reap all workers; safe to call twice."""
         self._finalizer()
 
-    def __enter__(self) -> Grader:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
-_default: Grader | None = None
+_default: AlgebraPool | None = None
 _default_lock = threading.Lock()
 
 
-def default_grader() -> Grader:
-    """The grader of this process, made on first use and closed at exit."""
+def default_algebra_pool() -> AlgebraPool:
+    """The pool of this process, made on first use and closed at exit."""
     global _default
     with _default_lock:
         if _default is None:
-            _default = Grader()
+            _default = AlgebraPool()
         return _default
 
 
@@ -165,7 +167,7 @@ class _Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection | None = None
         self._is_ready = False
-        # Held while the process changes, so that none starts after the grader has closed.
+        # Held while the process changes, so that none starts after the pool has closed.
         self._lock = threading.Lock()
         self._is_retired = False
 
@@ -174,7 +176,7 @@ class _Worker:
         process = self._process
         return process.pid if process is not None and process.poll() is None else None
 
-    def ask(self, answer: str, gold: str, limit_s: float) -> Grade:
+    def ask(self, answer: str, gold: str, limit_s: float) -> Comparison:
         pipe = self._ready_pipe()
         request = {"answer": answer, "gold": gold, "limit_s": limit_s}
         start = time.monotonic()
@@ -186,14 +188,14 @@ class _Worker:
         except (EOFError, OSError):
             outcome = "gone"
         spent = time.monotonic() - start
-        if outcome in _DECIDED:
-            return Grade(Outcome(outcome), spent)
+        if outcome in _REASONS:
+            return Comparison(_REASONS[outcome], spent)
         _LOG.warning(
             "no verdict on %.80r against %.80r after %.1f s: %s", answer, gold, spent, outcome
         )
         if outcome in ("unresponsive", "gone"):
             self._restart()
-        return Grade(Outcome.TIMEOUT, spent)
+        return Comparison(Reason.TIMEOUT, spent)
 
     def retire(self) -> None:
         """Stop for good. A thread that waits for a reply wakes up and gets RewardError."""
@@ -218,7 +220,7 @@ class _Worker:
         with self._lock:
             self._stop()
             if self._is_retired:
-                raise RewardError("the grader is closed")
+                raise RewardError("the algebra pool is closed")
             return self._start()
 
     def _start(self) -> Connection:
@@ -235,7 +237,7 @@ class _Worker:
             )
         except OSError as error:
             ours.close()
-            raise RewardError(f"cannot start a grading worker: {error}") from error
+            raise RewardError(f"cannot start an algebra worker: {error}") from error
         finally:
             theirs.close()
         self._pipe = ours
@@ -257,6 +259,6 @@ class _Worker:
             with self._lock:
                 self._stop()
             why = hello.get("failed", f"it was not ready within {_START_LIMIT_S:g} s")
-            raise RewardError(f"cannot start a grading worker with {sys.executable}: {why}")
+            raise RewardError(f"cannot start an algebra worker with {sys.executable}: {why}")
         self._is_ready = True
         return pipe

@@ -114,9 +114,9 @@ def _load(name: str, path: str) -> RewardFunction:
         ) from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        found = "no such name" if function is None else f"a {type(function).__name__}"
+        kind = "no such name" if function is None else f"a {type(function).__name__}"
         raise ConfigError(
-            f"{where}: module {module_name} has {found} for {function_name}; should be a function "
+            f"{where}: module {module_name} has {kind} for {function_name}; should be a function "
             "of (parts, context)"
         )
     loaded: RewardFunction = function

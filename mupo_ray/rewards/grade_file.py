@@ -1,6 +1,6 @@
 """Grades a JSONL file of anyone's responses: the same rows out, in order, with a verdict each.
 
-    file --chunks of lines--> rows --judge_many--> rows with their verdicts --> file
+    file --chunks of lines--> rows --verdicts_of--> rows with their verdicts --> file
 
 Memory holds one chunk. The output appears whole, under its name, or not at all.
 """
@@ -8,19 +8,18 @@ Memory holds one chunk. The output appears whole, under its name, or not at all.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
 from mupo_ray.errors import DataError
-from mupo_ray.rewards.algebra_pool import Grader
+from mupo_ray.files import whole
+from mupo_ray.rewards.algebra_pool import AlgebraPool
 from mupo_ray.rewards.equality.choices import check_options
 from mupo_ray.rewards.extract import opens_think
-from mupo_ray.rewards.judge import judge_many
+from mupo_ray.rewards.verdicts import verdicts_of
 from mupo_ray.types import Reason, Verdict
 
 CHUNK_ROWS = 512
@@ -36,17 +35,18 @@ class _Row:
 
     cells: dict[str, Any]
     error: str | None = None
+    options: dict[str, str] | None = None
 
 
 def grade_file(
-    source: Path, target: Path, *, grader: Grader, prompt_suffix: str = ""
+    source: Path, target: Path, *, algebra_pool: AlgebraPool, prompt_suffix: str = ""
 ) -> Counter[str]:
     """Write `source` with verdicts to `target`.
 
     Args:
         source: JSONL with `response`, `gold` and, where there are, `options` and `prompt_suffix`.
-        target: written whole or not at all; may be `source`.
-        grader: where algebra is done.
+        target: written whole or not at all, into a folder that is there; may be `source`.
+        algebra_pool: where algebra is done.
         prompt_suffix: what rendered prompts end with, for rows that do not say; where that is
             `<think>`, no response needs to open it.
 
@@ -55,41 +55,40 @@ def grade_file(
 
     Raises:
         DataError: `source` cannot be read or `target` cannot be written.
-        RewardError: the grader cannot start.
+        RewardError: no algebra worker can start.
     """
     counts: Counter[str] = Counter()
-    draft = target.with_name(f".{target.name}.{os.getpid()}.draft")
+    if not target.parent.is_dir():
+        raise DataError(f"{target}: No such file or directory")
     try:
-        with source.open("rb") as lines, draft.open("w", encoding="utf-8", newline="\n") as out:
+        with (
+            source.open("rb") as lines,
+            whole(target) as draft,
+            draft.open("w", encoding="utf-8", newline="\n") as out,
+        ):
             for chunk in _chunks(lines):
-                for row, verdict in zip(chunk, _judge(chunk, grader, prompt_suffix), strict=True):
+                verdicts = _verdicts_of(chunk, algebra_pool, prompt_suffix)
+                for row, verdict in zip(chunk, verdicts, strict=True):
                     counts[verdict.reason] += 1
                     out.write(_line(row, verdict) + "\n")
-        draft.replace(target)
     except OSError as error:
         name = source if error.filename == str(source) else target
         raise DataError(f"{name}: {error.strerror}") from error
-    finally:
-        draft.unlink(missing_ok=True)
     return counts
 
 
 def _chunks(file: IO[bytes]) -> Iterator[list[_Row]]:
-    rows = _rows(file)
-    while chunk := _take(rows):
-        yield chunk
-
-
-def _take(rows: Iterator[tuple[int, _Row]]) -> list[_Row]:
     """Rows up to the limit of number or of bytes, whichever comes first."""
     chunk: list[_Row] = []
-    held = 0
-    for size, row in islice(rows, CHUNK_ROWS):
+    num_bytes = 0
+    for size, row in _rows(file):
         chunk.append(row)
-        held += size
-        if held >= _CHUNK_BYTES:
-            break
-    return chunk
+        num_bytes += size
+        if len(chunk) >= CHUNK_ROWS or num_bytes >= _CHUNK_BYTES:
+            yield chunk
+            chunk, num_bytes = [], 0
+    if chunk:
+        yield chunk
 
 
 def _rows(file: IO[bytes]) -> Iterator[tuple[int, _Row]]:
@@ -109,8 +108,8 @@ def _parse(line: bytes, number: int) -> _Row:
     try:
         cells = json.loads(line.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        shown = line[:200].decode("utf-8", "replace").rstrip("\r\n")
-        return _Row({"line": shown}, f"line {number}: not JSON: {str(error)[:100]}")
+        start = line[:200].decode("utf-8", "replace").rstrip("\r\n")
+        return _Row({"line": start}, f"line {number}: not JSON: {str(error)[:100]}")
     if not isinstance(cells, dict):
         return _Row({"line": cells}, f"line {number}: got {_kind(cells)}, should be an object")
     if "response" not in cells:
@@ -121,17 +120,18 @@ def _parse(line: bytes, number: int) -> _Row:
         ("prompt_suffix", (str, type(None))),
     ):
         if not isinstance(cells.get(name, ""), kinds):
-            found = _kind(cells[name])
-            return _Row(cells, f"line {number}: {name} is {found}, should be text")
-    if cells.get("options") is not None:
-        try:
-            check_options(cells["options"])
-        except ValueError as error:
-            return _Row(cells, f"line {number}: {error}")
-    return _Row(cells)
+            return _Row(cells, f"line {number}: {name} is {_kind(cells[name])}, should be text")
+    if cells.get("options") is None:
+        return _Row(cells)
+    try:
+        return _Row(cells, options=check_options(cells["options"]))
+    except ValueError as error:
+        return _Row(cells, f"line {number}: {error}")
 
 
-def _judge(chunk: Sequence[_Row], grader: Grader, prompt_suffix: str) -> list[Verdict]:
+def _verdicts_of(
+    chunk: Sequence[_Row], algebra_pool: AlgebraPool, prompt_suffix: str
+) -> list[Verdict]:
     verdicts: dict[int, Verdict] = {}
     for is_think_opened in (False, True):
         chosen = [
@@ -140,16 +140,15 @@ def _judge(chunk: Sequence[_Row], grader: Grader, prompt_suffix: str) -> list[Ve
             if row.error is None
             and opens_think(row.cells.get("prompt_suffix") or prompt_suffix) is is_think_opened
         ]
-        cells = [chunk[index].cells for index in chosen]
-        options = [row.get("options") for row in cells]
-        judged = judge_many(
-            [row["response"] for row in cells],
-            [row.get("gold") for row in cells],
-            [None if given is None else check_options(given) for given in options],
+        rows = [chunk[index] for index in chosen]
+        several = verdicts_of(
+            [row.cells["response"] for row in rows],
+            [row.cells.get("gold") for row in rows],
+            [row.options for row in rows],
             is_think_opened=is_think_opened,
-            grader=grader,
+            algebra_pool=algebra_pool,
         )
-        verdicts.update(zip(chosen, judged, strict=True))
+        verdicts.update(zip(chosen, several, strict=True))
     bad = Verdict(accuracy=0.0, format=0.0, extracted=None, reason=Reason.BAD_ROW)
     return [verdicts.get(index, bad) for index in range(len(chunk))]
 

@@ -3,24 +3,26 @@ r"""A model as judge of open answers, behind any address that speaks OpenAI's ch
     rules say not right --> prompt (question, gold, answer) --> model --> score from 0 to 1
                                   \-- the same prompt again: from the cache
 
-Every try has a hard limit, `timeout_s`, and there are 1 + `max_retries` of them with short pauses
-between. What fails is `Reason.JUDGE_FAILED`: counted, logged, not cached.
+Every try has a hard limit, `timeout_s`, and there are 1 + `max_retries` of them with pauses between
+(`openai_client.py`); a reply without a score would be the same again. What fails is
+`Reason.JUDGE_FAILED`: counted, logged, not cached.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-import os
 import re
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cachetools import LRUCache
+
+from mupo_ray.files import sha256_of
+from mupo_ray.openai_client import ChatClient, ChatServer, NoReplyError
 from mupo_ray.rewards.equality.compare import MAX_CHARS
 from mupo_ray.rewards.equality.spelling import normalise
 from mupo_ray.rewards.equality.words import is_open_answer
@@ -30,9 +32,8 @@ if TYPE_CHECKING:
     from mupo_ray.settings.sections import ModelJudgeConfig
 
 _LOG = logging.getLogger(__name__)
-_SCORE = re.compile(r"(?<![-\d.])(?:0(?:\.\d+)?|1(?:\.0+)?|\.\d+)(?![\d.]*\d)")
 _FIRST_PAUSE_S = 0.25
-_RETRIED_CODES = frozenset({408, 409, 429})
+_SCORE = re.compile(r"(?<![-\d.])(?:0(?:\.\d+)?|1(?:\.0+)?|\.\d+)(?![\d.]*\d)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,16 @@ class ModelJudge:
 
     def __init__(self, config: ModelJudgeConfig) -> None:
         self._config = config
-        self._cache: OrderedDict[str, float] = OrderedDict()
+        self._server = ChatServer(
+            address=config.base_url,
+            model=config.model,
+            api_key_env=config.api_key_env,
+            max_concurrent=config.max_concurrent,
+            timeout_s=config.timeout_s,
+            max_retries=config.max_retries,
+            first_pause_s=_FIRST_PAUSE_S,
+        )
+        self._cache: LRUCache[str, float] = LRUCache(config.cache_answers)
         self._lock = threading.Lock()
 
     def wants(self, verdict: Verdict, gold: str, *, has_options: bool) -> bool:
@@ -62,13 +72,15 @@ class ModelJudge:
             return True
         return not has_options and is_open_answer(normalise(gold))
 
-    def judge(self, verdicts: Sequence[Verdict], asked: Sequence[OpenQuestion]) -> list[Verdict]:
+    def judge(
+        self, verdicts: Sequence[Verdict], questions: Sequence[OpenQuestion]
+    ) -> list[Verdict]:
         """The verdicts with the model's scores, in order; equal questions are asked once.
 
         Raises:
             ImportError: no `openai` package.
         """
-        scores = self._scores(asked)
+        scores = self._scores(questions)
         return [
             replace(verdict, accuracy=0.0, reason=Reason.JUDGE_FAILED)
             if score is None
@@ -76,91 +88,61 @@ class ModelJudge:
             for verdict, score in zip(verdicts, scores, strict=True)
         ]
 
-    def _scores(self, asked: Sequence[OpenQuestion]) -> list[float | None]:
-        prompts = [self._prompt(question) for question in asked]
-        keys = [hashlib.sha256(prompt.encode("utf-8", "replace")).hexdigest() for prompt in prompts]
+    def _scores(self, questions: Sequence[OpenQuestion]) -> list[float | None]:
+        prompts = list(map(self._prompt, questions))
         with self._lock:
-            scores = {key: self._cache[key] for key in keys if key in self._cache}
-        todo = {key: p for key, p in zip(keys, prompts, strict=True) if key not in scores}
-        found: dict[str, float | None] = dict(scores)
+            scores = {prompt: self._cache.get(_key(prompt)) for prompt in prompts}
+        todo = [prompt for prompt, score in scores.items() if score is None]
         if todo:
             # A loop of its own: the caller may stand in one, and in any thread.
             with ThreadPoolExecutor(1) as thread:
-                answers = thread.submit(asyncio.run, self._ask_all(list(todo.values()))).result()
-            found |= zip(todo, answers, strict=True)
-        with self._lock:
-            for key, score in found.items():
-                if score is not None:
-                    self._cache[key] = score
-                    self._cache.move_to_end(key)
-            while len(self._cache) > self._config.cache_answers:
-                self._cache.popitem(last=False)
-        return [found[key] for key in keys]
+                answers = thread.submit(asyncio.run, self._ask_all(todo)).result()
+            scores |= zip(todo, answers, strict=True)
+        if self._cache.maxsize:
+            with self._lock:
+                self._cache.update(
+                    (_key(prompt), score) for prompt, score in scores.items() if score is not None
+                )
+        return [scores[prompt] for prompt in prompts]
 
-    def _prompt(self, asked: OpenQuestion) -> str:
+    def _prompt(self, question: OpenQuestion) -> str:
         """The parts are put in at once: braces in one of them are no field."""
-        parts = {"{question}": asked.question, "{gold}": asked.gold, "{answer}": asked.answer}
+        parts = {
+            "{question}": question.question,
+            "{gold}": question.gold,
+            "{answer}": question.answer,
+        }
         return re.sub(
             "|".join(map(re.escape, parts)), lambda match: parts[match[0]], self._config.prompt
         )
 
-    async def _ask_all(self, prompts: list[str]) -> list[float | None]:
+    async def _ask_all(self, prompts: Sequence[str]) -> list[float | None]:
+        async with ChatClient(self._server) as client:
+            return await asyncio.gather(*(self._ask(client, prompt) for prompt in prompts))
+
+    async def _ask(self, client: ChatClient, prompt: str) -> float | None:
         try:
-            import openai
-        except ImportError as error:
-            raise ImportError(
-                "reward.model_judge needs the package openai, which comes with vLLM: "
-                'pip install "mupo_ray[gpu]" or "mupo_ray[cpu]"'
-            ) from error
-        gate = asyncio.Semaphore(self._config.max_concurrent)
-        async with openai.AsyncOpenAI(
-            base_url=self._config.base_url,
-            # Servers of one's own want none, but the client insists on some text.
-            api_key=os.environ.get(self._config.api_key_env) or "none",
-            max_retries=0,
-            timeout=self._config.timeout_s,
-        ) as client:
-            return await asyncio.gather(*(self._ask(client, gate, prompt) for prompt in prompts))
-
-    async def _ask(self, client: Any, gate: asyncio.Semaphore, prompt: str) -> float | None:
-        why = ""
-        async with gate:
-            for attempt in range(1 + self._config.max_retries):
-                if attempt:
-                    await asyncio.sleep(_FIRST_PAUSE_S * 2 ** (attempt - 1))
-                try:
-                    # The client's own limit is for each read; a reply that drips never meets it.
-                    reply = await asyncio.wait_for(
-                        client.chat.completions.create(
-                            model=self._config.model,
-                            messages=[{"role": "user", "content": prompt}],
-                            temperature=0.0,
-                            max_tokens=self._config.max_tokens,
-                        ),
-                        self._config.timeout_s,
-                    )
-                    return _score(reply)
-                except Exception as error:
-                    # Connection, status, time limit, or a reply that is none: all named below.
-                    why = f"{type(error).__name__}: {str(error)[:200]}"
-                    if not _is_worth_another_try(error):
-                        break
-        _LOG.warning("no score from %s at %s: %s", self._config.model, self._config.base_url, why)
-        return None
+            text = await client.ask(
+                [{"role": "user", "content": prompt}],
+                lambda reply: reply.choices[0].message.content or "",
+                temperature=0.0,
+                max_tokens=self._config.max_tokens,
+            )
+            return _score(text)
+        except (NoReplyError, ValueError) as error:
+            _LOG.warning("no score from %s: %s", self._server, error)
+            return None
 
 
-def _score(reply: Any) -> float:
+def _key(prompt: str) -> str:
+    """A policy's answer may hold half a surrogate pair, which UTF-8 cannot."""
+    return sha256_of(prompt.encode("utf-8", "replace"))
+
+
+def _score(text: str) -> float:
     """The one number from 0 to 1 in the last line of what the model said."""
-    text = (reply.choices[0].message.content or "").strip()
-    found = _SCORE.findall(text.splitlines()[-1]) if text else []
-    if len(found) != 1:
+    text = text.strip()
+    scores = _SCORE.findall(text.splitlines()[-1]) if text else []
+    if len(scores) != 1:
         raise ValueError(f"got {text[-80:]!r}, should end with one number from 0 to 1")
-    return float(found[0])
-
-
-def _is_worth_another_try(error: Exception) -> bool:
-    code = getattr(error, "status_code", None)
-    if code is not None:
-        return code in _RETRIED_CODES or code >= 500
-    # A reply that cannot be read would be the same again.
-    return not isinstance(error, ValueError | AttributeError | TypeError | IndexError)
+    return float(scores[0])

@@ -21,9 +21,13 @@ from numpy.typing import ArrayLike, NDArray
 from mupo_ray.core.diversity import distance_to_other_groups
 from mupo_ray.core.grouping import partition
 from mupo_ray.evaluation.answers import answer_key
-from mupo_ray.rewards.algebra import NeedsAlgebraError, no_algebra
 from mupo_ray.rewards.equality.choices import Options, normalise_options
-from mupo_ray.rewards.equality.compare import MAX_CHARS, compare
+from mupo_ray.rewards.equality.compare import (
+    MAX_CHARS,
+    NeedsAlgebraError,
+    compare,
+    no_algebra,
+)
 from mupo_ray.types import Reason
 
 # Distances to a centroid that differ by less are equal up to rounding: the earlier response wins.

@@ -109,7 +109,7 @@ def judge_cohorts(
     prompts: Sequence[Prompt], sampled: Sequence[Sequence[Response]], verifier: Verifier
 ) -> list[Cohort]:
     """Give every response its verdict."""
-    verdicts = verifier.judge(prompts, sampled)
+    verdicts = verifier.verdicts_of(prompts, sampled)
     return [
         Cohort(prompt=prompt, responses=tuple(responses), verdicts=given)
         for prompt, responses, given in zip(prompts, sampled, verdicts, strict=True)

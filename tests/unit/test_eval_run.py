@@ -22,7 +22,7 @@ from mupo_ray.evaluation.results import EvalResults, SamplingSettings, load_resu
 from mupo_ray.evaluation.samples import EvaluatedProblem, load_problems
 from mupo_ray.evaluation.sets import parse_set
 from mupo_ray.evaluation.tables import results_table
-from mupo_ray.rewards.algebra_pool import Grader
+from mupo_ray.rewards.algebra_pool import AlgebraPool
 from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.testing.samplers import ScriptedSampler
 
@@ -31,8 +31,8 @@ SAMPLING = SamplingSettings(num_samples=4, temperature=1.0, top_p=1.0, max_new_t
 
 @pytest.fixture(scope="module")
 def verifier() -> Iterator[Verifier]:
-    with Grader() as grader:
-        yield Verifier(grader=grader)
+    with AlgebraPool() as pool:
+        yield Verifier(algebra_pool=pool)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mupo_ray.config import Config
 from mupo_ray.evaluation.during_training import evaluate
-from mupo_ray.rewards.algebra_pool import default_grader
+from mupo_ray.rewards.algebra_pool import default_algebra_pool
 from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
 from mupo_ray.rollout.pool import EnginePool
@@ -18,7 +18,7 @@ def test_a_rank_without_prompts_has_no_problems():
         [],
         version=0,
         pool=pool,
-        verifier=Verifier(grader=default_grader()),
+        verifier=Verifier(algebra_pool=default_algebra_pool()),
         embedder=EmbedderPool((), 1.0),
     )
     assert found == []

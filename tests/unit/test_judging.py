@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from mupo_ray.evaluation.judging import Question, embed_problems, judge_problems
-from mupo_ray.rewards.algebra_pool import default_grader
+from mupo_ray.rewards.algebra_pool import default_algebra_pool
 from mupo_ray.rewards.extra import ExtraReward
 from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.types import FinishReason, Prompt, Response, RgbImage, SampledResponse
@@ -47,7 +47,8 @@ def never(*_: Any) -> float:
 
 def test_a_record_has_all_of_its_prompt_but_the_pixels() -> None:
     verifier = Verifier(
-        grader=default_grader(), extra=(ExtraReward(name="own", path="own:never", function=never),)
+        algebra_pool=default_algebra_pool(),
+        extra=(ExtraReward(name="own", path="own:never", function=never),),
     )
     questions = [Question.of(prompt(4, category="odd", source="x")), Question.of(prompt(5))]
     assert questions[0].prompt.images == () and questions[0].prompt.token_ids == ()
@@ -80,7 +81,7 @@ def test_the_reasoning_of_two_samples_or_more_is_embedded() -> None:
         [Question.of(prompt(i)) for i in range(4)],
         [[said("<think>greedy</think>")] for _ in texts],
         [[said(rf"{text} \boxed{{1}}") for text in given] for given in texts],
-        Verifier(grader=default_grader()),
+        Verifier(algebra_pool=default_algebra_pool()),
     )
     embedder = Lengths()
     embedded = embed_problems(problems, embedder)  # type: ignore[arg-type]
@@ -97,7 +98,7 @@ def test_nothing_is_asked_of_the_embedder_where_nothing_compares() -> None:
         [Question.of(prompt(1))],
         [[]],
         [[said("<think>a</think>")]],
-        Verifier(grader=default_grader()),
+        Verifier(algebra_pool=default_algebra_pool()),
     )
     assert embed_problems(problems, embedder) == problems  # type: ignore[arg-type]
     assert embedder.asked == []

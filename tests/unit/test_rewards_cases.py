@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mupo_ray.rewards.algebra_pool import Grader
-from mupo_ray.rewards.judge import judge_many
+from mupo_ray.rewards.algebra_pool import AlgebraPool
+from mupo_ray.rewards.verdicts import verdicts_of
 
 DATA = Path(__file__).parent / "data"
 JOB = Path(__file__).resolve().parents[2] / "jobs" / "grade.py"
@@ -46,9 +46,11 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
         | {name: case[name] for name in ("options", "prompt_suffix") if name in case}
         for case in CASES
     ]
-    found = run_job(rows, tmp_path_factory.mktemp("cases"), "--workers", "2", "--limit-s", "8")
-    assert [row["id"] for row in found] == [case["id"] for case in CASES]
-    return {row["id"]: row for row in found}
+    rows_graded = run_job(
+        rows, tmp_path_factory.mktemp("cases"), "--workers", "2", "--limit-s", "8"
+    )
+    assert [row["id"] for row in rows_graded] == [case["id"] for case in CASES]
+    return {row["id"]: row for row in rows_graded}
 
 
 @pytest.mark.parametrize(
@@ -95,16 +97,16 @@ def _mark(is_right: bool) -> str:
 def verdicts() -> list[tuple[dict[str, Any], bool, str]]:
     """Every pair with its verdict, under a limit that a busy machine does not reach."""
     texts = [f"<think>work</think>\\boxed{{{pair['answer']}}}" for pair in PAIRS]
-    with Grader(num_workers=2, limit_s=60.0) as grader:
-        found = judge_many(
+    with AlgebraPool(num_workers=2, limit_s=60.0) as pool:
+        verdicts = verdicts_of(
             texts,
             [pair["gold"] for pair in PAIRS],
             [pair.get("options") for pair in PAIRS],
-            grader=grader,
+            algebra_pool=pool,
         )
     return [
         (pair, verdict.is_correct, str(verdict.reason))
-        for pair, verdict in zip(PAIRS, found, strict=True)
+        for pair, verdict in zip(PAIRS, verdicts, strict=True)
     ]
 
 

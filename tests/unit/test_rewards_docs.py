@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from mupo_ray.rewards.algebra_pool import Grader
+from mupo_ray.rewards.algebra_pool import AlgebraPool
 from mupo_ray.rewards.extract import opens_think
-from mupo_ray.rewards.judge import judge
+from mupo_ray.rewards.verdicts import verdict_of
 from mupo_ray.types import Reason
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "rewards.md"
@@ -42,43 +42,43 @@ FORMATS = [row for row in ROWS if {"response", "format"} <= set(row)]
 
 
 @pytest.fixture(scope="module")
-def grader() -> Iterator[Grader]:
-    with Grader(num_workers=1, limit_s=30.0) as found:
-        found.grade("2x", "x+x", 120.0)
-        yield found
+def pool() -> Iterator[AlgebraPool]:
+    with AlgebraPool(num_workers=1, limit_s=30.0) as pool:
+        pool.compare("2x", "x+x", 120.0)
+        yield pool
 
 
 @pytest.mark.parametrize(
     "row", ANSWERS, ids=[f"{row['answer']}={row['gold']}".replace(" ", "_") for row in ANSWERS]
 )
-def test_answers(row: dict[str, str], grader: Grader) -> None:
+def test_answers(row: dict[str, str], pool: AlgebraPool) -> None:
     if row["verdict"] == "timeout":
-        with Grader(num_workers=1, limit_s=2.0) as impatient:
-            assert judge_row(row, impatient) is Reason.TIMEOUT
+        with AlgebraPool(num_workers=1, limit_s=2.0) as impatient:
+            assert reason_of(row, impatient) is Reason.TIMEOUT
         return
-    assert judge_row(row, grader) == row["verdict"]
+    assert reason_of(row, pool) == row["verdict"]
 
 
-def judge_row(row: dict[str, str], grader: Grader) -> Reason:
-    return judge(
+def reason_of(row: dict[str, str], pool: AlgebraPool) -> Reason:
+    return verdict_of(
         f"<think>a</think>\\boxed{{{row['answer']}}}",
         row["gold"],
         options=OPTIONS if row.get("options", "no") == "yes" else None,
-        grader=grader,
+        algebra_pool=pool,
     ).reason
 
 
 @pytest.mark.parametrize("row", RESPONSES, ids=[row["response"] for row in RESPONSES])
-def test_responses(row: dict[str, str], grader: Grader) -> None:
-    verdict = judge(row["response"], row["gold"] or None, grader=grader)
+def test_responses(row: dict[str, str], pool: AlgebraPool) -> None:
+    verdict = verdict_of(row["response"], row["gold"] or None, algebra_pool=pool)
     assert (verdict.extracted or "") == row["extracted"]
     assert verdict.reason == row["verdict"]
 
 
 @pytest.mark.parametrize("row", FORMATS, ids=[row["response"] for row in FORMATS])
-def test_formats(row: dict[str, str], grader: Grader) -> None:
+def test_formats(row: dict[str, str], pool: AlgebraPool) -> None:
     opened = opens_think(row["prompt ends with"])
-    verdict = judge(row["response"], "5", is_think_opened=opened, grader=grader)
+    verdict = verdict_of(row["response"], "5", is_think_opened=opened, algebra_pool=pool)
     assert verdict.format == float(row["format"])
 
 

@@ -14,8 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mupo_ray.rewards.algebra_pool import Grader
-from mupo_ray.rewards.judge import judge
+from mupo_ray.rewards.algebra_pool import AlgebraPool
+from mupo_ray.rewards.verdicts import verdict_of
 from mupo_ray.types import Reason, Verdict
 
 DATA = Path(__file__).parent / "data"
@@ -115,20 +115,21 @@ def test_mutated_responses() -> None:
     def timed(row: tuple[str, str, dict[str, str] | None]) -> tuple[Verdict, float]:
         text, gold, options = row
         began = time.monotonic()
-        return judge(text, gold, options=options, grader=grader), time.monotonic() - began
+        return verdict_of(text, gold, options=options, algebra_pool=pool), time.monotonic() - began
 
-    with Grader(num_workers=2, limit_s=LIMIT_S) as grader:
-        grader.grade("2x", "x+x", 60.0)  # Starting up is no part of a verdict's time.
+    with AlgebraPool(num_workers=2, limit_s=LIMIT_S) as pool:
+        pool.compare("2x", "x+x", 60.0)  # Starting up is no part of a verdict's time.
         with ThreadPoolExecutor(2) as threads:
-            list(threads.map(lambda _: grader.grade("2x", "x+x", 60.0), range(2)))
-            found = list(threads.map(timed, rows))
-    slowest = max(range(len(rows)), key=lambda index: found[index][1])
+            list(threads.map(lambda _: pool.compare("2x", "x+x", 60.0), range(2)))
+            verdicts = list(threads.map(timed, rows))
+    slowest = max(range(len(rows)), key=lambda index: verdicts[index][1])
     print(
-        f"\n{len(rows)} responses, slowest {found[slowest][1]:.2f} s ({rows[slowest][0][-80:]!r}), "
-        f"{dict(Counter(str(verdict.reason) for verdict, _ in found))}"
+        f"\n{len(rows)} responses, slowest {verdicts[slowest][1]:.2f} s "
+        f"({rows[slowest][0][-80:]!r}), "
+        f"{dict(Counter(str(verdict.reason) for verdict, _ in verdicts))}"
     )
-    assert found[slowest][1] <= LIMIT_S + GRACE_S, rows[slowest]
-    assert all(verdict.accuracy in (0.0, 1.0) for verdict, _ in found)
+    assert verdicts[slowest][1] <= LIMIT_S + GRACE_S, rows[slowest]
+    assert all(verdict.accuracy in (0.0, 1.0) for verdict, _ in verdicts)
     assert all(
-        (verdict.accuracy == 1.0) is (verdict.reason is Reason.RIGHT) for verdict, _ in found
+        (verdict.accuracy == 1.0) is (verdict.reason is Reason.RIGHT) for verdict, _ in verdicts
     )

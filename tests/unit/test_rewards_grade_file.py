@@ -12,7 +12,7 @@ import pytest
 
 from mupo_ray.errors import DataError
 from mupo_ray.rewards import grade_file as module
-from mupo_ray.rewards.algebra_pool import default_grader
+from mupo_ray.rewards.algebra_pool import default_algebra_pool
 from mupo_ray.rewards.grade_file import grade_file
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,7 +26,7 @@ def grade(tmp_path: Path) -> Any:
         source.write_bytes(
             b"".join((x if isinstance(x, bytes) else x.encode()) + b"\n" for x in lines)
         )
-        grade_file(source, target, grader=default_grader(), **options)
+        grade_file(source, target, algebra_pool=default_algebra_pool(), **options)
         assert sorted(path.name for path in tmp_path.iterdir()) == ["in.jsonl", "out.jsonl"]
         return [json.loads(line) for line in target.read_text(encoding="utf-8").splitlines()]
 
@@ -44,15 +44,15 @@ def test_rows_come_out_in_order_with_all_they_had(grade: Any) -> None:
         {"response": "\\boxed{red}", "gold": "A", "options": {"A": "red", "B": "blue"}},
         {"response": "\\boxed{\uff15}", "gold": "5", "note": "\u4e94"},
     ]
-    found = grade([json.dumps(row) for row in rows])
-    assert [row["reason"] for row in found] == [
+    graded = grade([json.dumps(row) for row in rows])
+    assert [row["reason"] for row in graded] == [
         *("right", "wrong", "no_answer", "no_gold", "no_gold", "no_gold", "right", "right")
     ]
-    assert [row["accuracy"] for row in found] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
-    assert [row["format"] for row in found] == [1.0, *[0.0] * 7]
-    assert [row["extracted"] for row in found] == ["5", "6", None, *["5"] * 3, "red", "\uff15"]
+    assert [row["accuracy"] for row in graded] == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
+    assert [row["format"] for row in graded] == [1.0, *[0.0] * 7]
+    assert [row["extracted"] for row in graded] == ["5", "6", None, *["5"] * 3, "red", "\uff15"]
     added = {"accuracy", "format", "extracted", "reason"}
-    assert [{k: v for k, v in row.items() if k not in added} for row in found] == rows
+    assert [{k: v for k, v in row.items() if k not in added} for row in graded] == rows
 
 
 @pytest.mark.parametrize(
@@ -94,8 +94,8 @@ def test_half_a_surrogate_pair_comes_back(grade: Any) -> None:
 def test_a_line_over_the_limit_is_one_bad_row(grade: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_LINE_BYTES", 200)
     long = json.dumps({"response": "x" * 1000, "gold": "5"})
-    found = grade([json.dumps(GOOD), long, json.dumps(GOOD)])
-    assert [row["reason"] for row in found] == ["right", "bad_row", "right"]
+    graded = grade([json.dumps(GOOD), long, json.dumps(GOOD)])
+    assert [row["reason"] for row in graded] == ["right", "bad_row", "right"]
 
 
 def test_format_where_the_template_opened_the_reasoning_a81(grade: Any) -> None:
@@ -113,7 +113,7 @@ def test_the_output_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(module, "CHUNK_ROWS", 1)
     monkeypatch.setattr(module, "_line", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
-        grade_file(source, target, grader=default_grader())
+        grade_file(source, target, algebra_pool=default_algebra_pool())
     assert target.read_text() == "before\n"
     assert len(list(tmp_path.iterdir())) == 2
 
@@ -121,7 +121,7 @@ def test_the_output_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Mo
 def test_a_file_may_be_graded_in_place(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(GOOD) + "\n")
-    grade_file(path, path, grader=default_grader())
+    grade_file(path, path, algebra_pool=default_algebra_pool())
     assert json.loads(path.read_text())["reason"] == "right"
 
 
@@ -129,16 +129,16 @@ def test_a_file_may_be_graded_in_place(tmp_path: Path) -> None:
 def test_files_that_cannot_be_used_are_named(tmp_path: Path, source: str, target: str) -> None:
     (tmp_path / "in.jsonl").write_text(json.dumps(GOOD) + "\n")
     with pytest.raises(DataError, match="no.*No such file"):
-        grade_file(tmp_path / source, tmp_path / target, grader=default_grader())
+        grade_file(tmp_path / source, tmp_path / target, algebra_pool=default_algebra_pool())
 
 
 _MEMORY = """
 import resource, sys
 from pathlib import Path
 from mupo_ray.rewards.grade_file import grade_file
-from mupo_ray.rewards.algebra_pool import Grader
-with Grader(num_workers=1) as grader:
-    grade_file(Path(sys.argv[1]), Path(sys.argv[2]), grader=grader)
+from mupo_ray.rewards.algebra_pool import AlgebraPool
+with AlgebraPool(num_workers=1) as pool:
+    grade_file(Path(sys.argv[1]), Path(sys.argv[2]), algebra_pool=pool)
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 

@@ -82,17 +82,17 @@ def judge_with(server: Server, **options: Any) -> ModelJudge:
 
 
 def ask(judge: ModelJudge, *answers: str) -> list[Verdict]:
-    asked = [OpenQuestion(question="What is it?", gold="red bus", answer=a) for a in answers]
-    return judge.judge([WRONG] * len(answers), asked)
+    questions = [OpenQuestion(question="What is it?", gold="red bus", answer=a) for a in answers]
+    return judge.judge([WRONG] * len(answers), questions)
 
 
 def test_scores_become_verdicts_and_equal_questions_are_asked_once(server: Server) -> None:
     server.reply = lambda prompt: "Much alike.\nScore: 0.5" if "crimson" in prompt else "0"
     judge = judge_with(server)
-    found = ask(judge, "a crimson bus", "a cat", "a crimson bus")
-    assert [v.accuracy for v in found] == [0.5, 0.0, 0.5]
-    assert {v.reason for v in found} == {Reason.JUDGED}
-    assert [v.extracted for v in found] == ["a crimson bus"] * 3, "the rest of a verdict stays"
+    verdicts = ask(judge, "a crimson bus", "a cat", "a crimson bus")
+    assert [v.accuracy for v in verdicts] == [0.5, 0.0, 0.5]
+    assert {v.reason for v in verdicts} == {Reason.JUDGED}
+    assert [v.extracted for v in verdicts] == ["a crimson bus"] * 3, "the rest of a verdict stays"
     assert len(server.prompts) == 2
     assert ask(judge, "a cat")[0].accuracy == 0.0
     assert len(server.prompts) == 2, "the cache was not used"
@@ -114,8 +114,8 @@ def test_the_cache_drops_what_was_not_used_for_longest(server: Server) -> None:
 
 def test_the_prompt_holds_all_three_texts_as_they_are(server: Server) -> None:
     judge = judge_with(server, prompt="{question}|{gold}|{answer}")
-    asked = OpenQuestion(question="{gold}?", gold="\\frac{1}{2}", answer="{question}")
-    judge.judge([WRONG], [asked])
+    question = OpenQuestion(question="{gold}?", gold="\\frac{1}{2}", answer="{question}")
+    judge.judge([WRONG], [question])
     assert server.prompts == ["{gold}?|\\frac{1}{2}|{question}"]
 
 
@@ -165,6 +165,20 @@ def test_a_late_reply_costs_its_limit_and_no_other_answer(server: Server) -> Non
     assert len(server.prompts) == 3
 
 
+def test_half_a_surrogate_pair_cannot_be_sent_and_costs_no_pause(server: Server) -> None:
+    began = time.monotonic()
+    bad, good = ask(judge_with(server, max_retries=9), "\ud800", "a")
+    assert (bad.reason, good.reason) == (Reason.JUDGE_FAILED, Reason.JUDGED)
+    assert time.monotonic() - began < 20.0
+    assert len(server.prompts) == 1
+
+
+def test_a_cache_of_no_size_keeps_nothing(server: Server) -> None:
+    judge = judge_with(server, cache_answers=0)
+    assert [ask(judge, "a")[0].reason for _ in range(2)] == [Reason.JUDGED] * 2
+    assert len(server.prompts) == 2
+
+
 def test_no_server_at_all() -> None:
     config = ModelJudgeConfig(base_url="http://127.0.0.1:9/v1", max_retries=0, timeout_s=5.0)
     assert ask(ModelJudge(config), "a")[0].reason is Reason.JUDGE_FAILED
@@ -186,7 +200,7 @@ def test_it_may_be_asked_inside_a_running_loop(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gold", "reason", "options", "asked"),
+    ("gold", "reason", "options", "is_asked"),
     [
         ("a red bus", Reason.WRONG, False, True),
         ("stop sign", Reason.UNPARSABLE, False, True),
@@ -206,11 +220,11 @@ def test_it_may_be_asked_inside_a_running_loop(server: Server) -> None:
     ],
 )
 def test_only_open_answers_are_asked_for(
-    gold: str, reason: Reason, options: bool, asked: bool
+    gold: str, reason: Reason, options: bool, is_asked: bool
 ) -> None:
     verdict = Verdict(accuracy=0.0, format=1.0, extracted="a", reason=reason)
     judge = ModelJudge(ModelJudgeConfig())
-    assert judge.wants(verdict, gold, has_options=options) is asked
+    assert judge.wants(verdict, gold, has_options=options) is is_asked
     everything = ModelJudge(ModelJudgeConfig(asked_for="not_right"))
     decided = reason in (Reason.RIGHT, Reason.NO_ANSWER, Reason.NO_GOLD)
     assert everything.wants(verdict, gold, has_options=options) is not decided

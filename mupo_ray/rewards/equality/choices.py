@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from mupo_ray.rewards.equality.notation import read_brackets, split_top_level
 from mupo_ray.rewards.equality.spelling import key, normalise
@@ -65,9 +66,15 @@ def check_options(value: object) -> dict[str, str]:
 
 def normalise_options(options: Mapping[str, str] | None) -> Options:
     """Options ready to compare with; a text's own letter in front (`B. 12 cm`) is taken off."""
+    return _normalised(tuple(sorted((options or {}).items())))
+
+
+@lru_cache(maxsize=1024)
+def _normalised(options: tuple[tuple[str, str], ...]) -> Options:
+    """The N responses to a prompt share its options."""
     return tuple(
         (letter, normalise(re.sub(rf"^\s*(?:\({letter}\)|{letter}[.:)])\s*", "", text)))
-        for letter, text in sorted((options or {}).items())
+        for letter, text in options
     )
 
 
@@ -81,7 +88,7 @@ def compare_choices(answer: str, gold: str, options: Options, compare: Compare) 
     wanted = _picks(gold, texts, compare)
     if wanted is None:
         return None
-    picked = _picks_by_letter(answer, texts, compare) or _picks_by_text(answer, texts, compare)
+    picked = _picks_by_letter(answer, texts, compare) or _picks_by_text(answer, texts)
     if picked is not None:
         is_twin = len(picked) == len(wanted) == 1 and (
             key(texts[picked[0]]) == key(texts[wanted[0]]) != ""
@@ -105,7 +112,7 @@ def _compare_text(answer: str, wanted: str, texts: dict[str, str], compare: Comp
 
 
 def _picks(gold: str, texts: dict[str, str], compare: Compare) -> tuple[str, ...] | None:
-    picked = _picks_by_letter(gold, texts, compare) or _picks_by_text(gold, texts, compare)
+    picked = _picks_by_letter(gold, texts, compare) or _picks_by_text(gold, texts)
     if picked is not None or _contradicts(gold, texts):
         return picked
     same = [letter for letter, text in texts.items() if text and _is_right(compare, gold, text)]
@@ -122,11 +129,8 @@ def _picks_by_letter(text: str, texts: dict[str, str], compare: Compare) -> tupl
     bare = _LEAD.sub("", text, count=1) if _LEAD.match(text) else text
     if (letter := _lone(bare, texts) or _letter_with_text(bare, texts, compare)) is not None:
         return (letter,)
-    if (
-        re.fullmatch("[A-Z]{2,}", bare)
-        and list(bare) == sorted(set(bare))
-        and set(bare) <= set(texts)
-    ):
+    is_run = re.fullmatch("[A-Z]{2,}", bare) and list(bare) == sorted(set(bare))
+    if is_run and set(bare) <= set(texts):
         return tuple(bare)
     if _OR.search(bare):
         return None
@@ -139,10 +143,10 @@ def _picks_by_letter(text: str, texts: dict[str, str], compare: Compare) -> tupl
     return _distinct(picked)
 
 
-def _picks_by_text(text: str, texts: dict[str, str], compare: Compare) -> tuple[str, ...] | None:
+def _picks_by_text(text: str, texts: dict[str, str]) -> tuple[str, ...] | None:
     """Letters of the options that a text is, or that its items are, by the letter."""
-    if found := _by_text(text, texts):
-        return (found[0],)
+    if letters := _by_text(text, texts):
+        return (letters[0],)
     items = _items(text)
     if len(items) < 2 or _OR.search(text):
         return None
@@ -151,8 +155,7 @@ def _picks_by_text(text: str, texts: dict[str, str], compare: Compare) -> tuple[
 
 def _letter_with_text(text: str, texts: dict[str, str], compare: Compare) -> str | None:
     """The letter of `B. 12 cm`, where what follows is not the text of another option."""
-    match = _LETTER_AND_TEXT.fullmatch(text)
-    if match:
+    if match := _LETTER_AND_TEXT.fullmatch(text):
         letter, rest = str(match[1] or match[2] or match[3]).upper(), match[4].strip()
         is_loose = match[3] is None
     elif match := _LETTER_THEN_TEXT.fullmatch(text):

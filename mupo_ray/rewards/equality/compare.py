@@ -2,7 +2,7 @@
 
 Cheap rules first, in an order where each either decides or passes on: spelling, options, numbers,
 words, choice letters, regions, lists and brackets, matrices, units, assignments. Only what is left
-needs algebra and goes to a worker (`grader.py`). Two plain integers take a microsecond.
+needs algebra and goes to a worker (`algebra_pool.py`). Two plain integers take a microsecond.
 
 The rules where a choice had to be made; `docs/rewards.md` has an example of each:
 
@@ -14,29 +14,32 @@ The rules where a choice had to be made; `docs/rewards.md` has an example of eac
   least 1 (28 is 28 %; 0.25 is not 0.25 %).
 - An inequality in one variable equals the interval it describes.
 - Numbers written exactly must be equal; where one has a decimal point they may differ by the
-  tolerances of `math_worker.py`.
+  tolerances of `algebra_worker.py`.
 - Figures side by side are no product, an equation between numbers is right only where all its sides
   are, and what stands behind an approximate sign is not read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from fractions import Fraction
+from itertools import chain
 from typing import TypeVar
 
-from mupo_ray.rewards.algebra import Algebra
+from mupo_ray.rewards.algebra_worker import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 from mupo_ray.rewards.equality import notation, words
 from mupo_ray.rewards.equality.choices import Options, compare_choices
 from mupo_ray.rewards.equality.notation import Brackets, Number
 from mupo_ray.rewards.equality.regions import read_region
 from mupo_ray.rewards.equality.spelling import key, normalise, separate_cases
 from mupo_ray.rewards.equality.units import split_unit
-from mupo_ray.rewards.math_worker import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 from mupo_ray.types import Reason
 
 MAX_CHARS = 1000
 """A longer answer is right only if it is the gold one letter by letter."""
+
+Algebra = Callable[[str, str], Reason]
+"""Compares normalised (answer, gold) where the cheap rules do not decide."""
 
 # Deeper nesting or longer lists than any gold has; beyond it, algebra decides.
 _MAX_DEPTH = 4
@@ -44,6 +47,19 @@ _MAX_ITEMS = 24
 _INFINITIES = frozenset({r"\infty", r"-\infty"})
 
 T = TypeVar("T")
+
+
+class NeedsAlgebraError(Exception):
+    """Raised by `no_algebra`: the cheap rules do not decide this pair."""
+
+
+def no_algebra(answer: str, gold: str) -> Reason:
+    """The `Algebra` of a caller that wants cheap decisions alone.
+
+    Raises:
+        NeedsAlgebraError: always.
+    """
+    raise NeedsAlgebraError(f"no cheap rule decides {answer!r} against {gold!r}")
 
 
 def compare(answer: str, gold: str, algebra: Algebra, options: Options = ()) -> Reason:
@@ -213,11 +229,7 @@ def _compare_brackets(ours: Brackets, theirs: Brackets, algebra: Algebra, depth:
         return _compare_unordered(ours.items, theirs.items, algebra, depth)
     if ours.kind != theirs.kind or len(ours.items) != len(theirs.items):
         return Reason.WRONG
-    for our_item, their_item in zip(ours.items, theirs.items, strict=True):
-        reason = _compare(our_item, their_item, algebra, depth)
-        if reason is not Reason.RIGHT:
-            return reason
-    return Reason.RIGHT
+    return _compare_pairs(zip(ours.items, theirs.items, strict=True), algebra, depth)
 
 
 def _compare_unordered(
@@ -265,18 +277,14 @@ def _compare_matrices(answer: str, gold: str, algebra: Algebra, depth: int) -> R
         return Reason.WRONG
     if len(ours) * len(ours[0]) > _MAX_ITEMS**2:
         return Reason.WRONG
-    for our_row, their_row in zip(ours, theirs, strict=True):
-        for our_cell, their_cell in zip(our_row, their_row, strict=True):
-            reason = _compare(our_cell, their_cell, algebra, depth)
-            if reason is not Reason.RIGHT:
-                return reason
-    return Reason.RIGHT
+    cells = zip(chain.from_iterable(ours), chain.from_iterable(theirs), strict=True)
+    return _compare_pairs(cells, algebra, depth)
 
 
 def _compare_measures(answer: str, gold: str, algebra: Algebra, depth: int) -> Reason | None:
     """Units behind single numbers: the comma of `1,200 m` makes no list."""
-    found = [split_unit(side) for side in (answer, gold)]
-    if any(unit and not notation.read_number(body) for body, unit in found):
+    measures = [split_unit(side) for side in (answer, gold)]
+    if any(unit and not notation.read_number(body) for body, unit in measures):
         return None
     return _compare_units(answer, gold, algebra, depth)
 
@@ -303,7 +311,8 @@ def _compare_assignments(answer: str, gold: str, algebra: Algebra, depth: int) -
         answers = (answer,)
     else:
         return None
-    return _compare_all(answers, theirs[1][-1] if theirs else gold, algebra, depth)
+    wanted = theirs[1][-1] if theirs else gold
+    return _compare_pairs(((side, wanted) for side in answers), algebra, depth)
 
 
 def _compare_equations(answer: str, gold: str, algebra: Algebra, depth: int) -> Reason | None:
@@ -318,15 +327,13 @@ def _compare_equations(answer: str, gold: str, algebra: Algebra, depth: int) -> 
         return Reason.WRONG
     wanted = theirs[-1] if len(theirs) > 1 and notation.is_name(theirs[0]) else gold
     sides = ours[1:] if len(ours) > 1 and notation.is_name(ours[0]) else ours
-    return _compare_all(sides, wanted, algebra, depth)
+    return _compare_pairs(((side, wanted) for side in sides), algebra, depth)
 
 
-def _compare_all(sides: tuple[str, ...], wanted: str, algebra: Algebra, depth: int) -> Reason:
-    for side in sides:
-        reason = _compare(side, wanted, algebra, depth)
-        if reason is not Reason.RIGHT:
-            return reason
-    return Reason.RIGHT
+def _compare_pairs(pairs: Iterable[tuple[str, str]], algebra: Algebra, depth: int) -> Reason:
+    """RIGHT where all pairs are; else what the first says that is not, and no more is compared."""
+    reasons = (_compare(answer, gold, algebra, depth) for answer, gold in pairs)
+    return next((reason for reason in reasons if reason is not Reason.RIGHT), Reason.RIGHT)
 
 
 _RULES = (

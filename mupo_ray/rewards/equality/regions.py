@@ -73,15 +73,15 @@ def _read_inequalities(text: str) -> Region | None:
     if not any(sign in text for sign in ("<", ">", r"\le", r"\ge", r"\ne")):
         return None
     parts = split_top_level(text)
-    read = [_read_inequality(part) for part in parts or ()]
-    if not read or any(part is None for part in read):
+    inequalities = [_read_inequality(part) for part in parts or ()]
+    good = [inequality for inequality in inequalities if inequality is not None]
+    if not good or len(good) < len(inequalities):
         return None
-    found = [part for part in read if part is not None]
-    variable = found[0][0]
-    if any(name != variable for name, _ in found):
+    variable = good[0][0]
+    if any(name != variable for name, _ in good):
         return None
-    intervals = tuple(interval for _, several in found for interval in several)
-    if len(found) == 2 and len(intervals) == 2 and _is_meet(text, intervals):
+    intervals = tuple(interval for _, several in good for interval in several)
+    if len(good) == 2 and len(intervals) == 2 and _is_meet(text, intervals):
         low, high = sorted(intervals, key=lambda interval: interval.items[0] == r"-\infty")
         intervals = (Brackets(low.kind[0] + high.kind[1], (low.items[0], high.items[1])),)
     return Region(variable, intervals)

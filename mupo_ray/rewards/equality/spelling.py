@@ -1,8 +1,8 @@
 r"""One spelling for the many ways to write the same answer; no algebra, microseconds each.
 
 `normalise` brings LaTeX, full-width and plain spellings together, for the readers in `notation.py`,
-`intervals.py`, `words.py` and `units.py`. Callers bound the length of what they pass
-(`verify.MAX_CHARS`).
+`regions.py`, `words.py` and `units.py`. Callers bound the length of what they pass
+(`compare.MAX_CHARS`).
 """
 
 from __future__ import annotations

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mupo_ray.rewards.algebra import NeedsAlgebraError, no_algebra
 from mupo_ray.rewards.equality.choices import normalise_options
-from mupo_ray.rewards.equality.compare import MAX_CHARS, compare
+from mupo_ray.rewards.equality.compare import MAX_CHARS, NeedsAlgebraError, compare, no_algebra
 from mupo_ray.rewards.equality.spelling import normalise
 from mupo_ray.types import Reason
 

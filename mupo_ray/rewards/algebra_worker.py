@@ -1,7 +1,7 @@
 r"""The process in which math-verify runs, and the only file that imports it.
 
-    grader.py --pipe--> supervisor (imports math-verify once, never computes)
-                            --fork, pipe--> child (computes; killed when late, forked anew in ms)
+    algebra_pool.py --pipe--> supervisor (imports math-verify once, never computes)
+                                --fork, pipe--> child (computes; killed if late, forked anew in ms)
 
 Run by path, never imported as a process, so that it starts without the package, Ray or torch. One
 request a message, one reply a message, JSON both ways:

@@ -16,8 +16,9 @@ import pytest
 from mupo_ray.core.seeding import derive_seed
 from mupo_ray.data.chat import ChatRenderer
 from mupo_ray.errors import DataError, RolloutError
-from mupo_ray.rollout.openai_client import ChatClient, ChatServer
+from mupo_ray.openai_client import ChatServer
 from mupo_ray.rollout.pool import SamplingPlan
+from mupo_ray.rollout.served_sampler import ServedSampler
 from mupo_ray.types import Prompt, RgbImage, SampledResponse
 
 GREEDY = SamplingPlan(num_generations=1, max_new_tokens=5, temperature=0.0, top_p=1.0, seed=0)
@@ -94,7 +95,11 @@ def serving(*script: str, delay_s: float = 0.0) -> Iterator[Server]:
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            if word == "drip":
+                for byte in data[:15]:
+                    self.wfile.write(bytes([byte]))
+                    time.sleep(0.1)
+            self.wfile.write(data[15:] if word == "drip" else data)
 
         def log_message(self, *_: object) -> None:
             pass
@@ -110,10 +115,10 @@ def serving(*script: str, delay_s: float = 0.0) -> Iterator[Server]:
         server.server_close()
 
 
-def client(address: str, **settings: Any) -> ChatClient:
+def sampler(address: str, **settings: Any) -> ServedSampler:
     settings = {"max_retries": 2, "first_pause_s": 0.01, "timeout_s": 20.0} | settings
     server = ChatServer(address=address, model="served", **settings)
-    return ChatClient(server, ChatRenderer(template="{problem}!", system_prompt=None))
+    return ServedSampler(server, ChatRenderer(template="{problem}!", system_prompt=None))
 
 
 def test_each_response_has_its_seed_and_stands_in_its_place(
@@ -123,10 +128,10 @@ def test_each_response_has_its_seed_and_stands_in_its_place(
     picture = RgbImage(sha256="0", width=1, height=1, rgb=b"abc")
     tasks = [(prompt("a", (picture,)), GREEDY), (prompt("a"), SAMPLES), (prompt("b"), SAMPLES)]
     with serving() as server:
-        found = dict(client(server.address, api_key_env="MY_KEY").stream(tasks))
-    for number, (asked, plan) in enumerate(tasks):
-        first = derive_seed(plan.seed, asked.prompt_id)
-        assert found[number] == tuple(
+        responses = dict(sampler(server.address, api_key_env="MY_KEY").stream(tasks))
+    for number, (sent, plan) in enumerate(tasks):
+        first = derive_seed(plan.seed, sent.prompt_id)
+        assert responses[number] == tuple(
             SampledResponse(text=f"seed {first + i}", num_tokens=7, is_truncated=False)
             for i in range(plan.num_generations)
         )
@@ -150,7 +155,7 @@ def test_each_response_has_its_seed_and_stands_in_its_place(
 def test_what_passes_is_tried_again(script: list[str]) -> None:
     began = time.monotonic()
     with serving(*script) as server:
-        ((number, (response,)),) = client(server.address).stream([(prompt(), GREEDY)])
+        ((number, (response,)),) = sampler(server.address).stream([(prompt(), GREEDY)])
     assert (number, response.text) == (0, f"seed {derive_seed(0, 'p0')}")
     assert len(server.seen) == 1 + len(script)
     # The server said how long to wait.
@@ -159,7 +164,7 @@ def test_what_passes_is_tried_again(script: list[str]) -> None:
 
 def test_a_late_reply_is_given_up_and_asked_for_again() -> None:
     with serving("hang") as server:
-        ((_, (response,)),) = client(server.address, timeout_s=0.5).stream([(prompt(), GREEDY)])
+        ((_, (response,)),) = sampler(server.address, timeout_s=0.5).stream([(prompt(), GREEDY)])
         assert response.num_tokens == 7
         assert len(server.seen) == 2
 
@@ -175,26 +180,32 @@ def test_a_late_reply_is_given_up_and_asked_for_again() -> None:
         (["garbage"] * 9, {}, 3, "after 3 tries: a reply that is not JSON: "),
         (["no usage"] * 9, {}, 3, "expected a chat completion with its usage"),
         (["hang"] * 9, {"timeout_s": 0.5, "max_retries": 1}, 2, "2 tries: no reply within 0.5 s"),
+        (["drip"] * 9, {"timeout_s": 0.5, "max_retries": 1}, 2, "2 tries: no reply within 0.5 s"),
     ],
-    ids=["400", "401", "404", "500", "429", "garbage", "no-usage", "late"],
+    ids=["400", "401", "404", "500", "429", "garbage", "no-usage", "late", "dripping"],
 )
 def test_what_stays_wrong_ends_in_one_line(
-    script: list[str], settings: dict[str, Any], requests: int, said: str
+    script: list[str],
+    settings: dict[str, Any],
+    requests: int,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
     with serving(*script) as server:
         with pytest.raises(RolloutError) as caught:
-            list(client(server.address, **settings).stream([(prompt(), GREEDY)]))
+            list(sampler(server.address, **settings).stream([(prompt(), GREEDY)]))
         assert len(server.seen) == requests
     text = str(caught.value)
     assert text.startswith(f"no response to prompt p0 from served at {server.address} after ")
-    assert said in text and "\n" not in text
+    assert said in text and "\n" not in text and "secret" not in text
 
 
 def test_no_server_at_all() -> None:
     with serving() as server:
         pass
     with pytest.raises(RolloutError, match="after 3 tries: APIConnectionError"):
-        list(client(server.address).stream([(prompt(), GREEDY)]))
+        list(sampler(server.address).stream([(prompt(), GREEDY)]))
 
 
 def test_requests_at_a_time_are_bounded_and_prompts_taken_as_there_is_room() -> None:
@@ -207,19 +218,19 @@ def test_requests_at_a_time_are_bounded_and_prompts_taken_as_there_is_room() -> 
 
     with serving(delay_s=0.03) as server:
         ahead = []
-        for count, _ in enumerate(client(server.address, max_concurrent=4).stream(tasks()), 1):
+        for count, _ in enumerate(sampler(server.address, max_concurrent=4).stream(tasks()), 1):
             ahead.append(len(taken) - count)
     assert server.peak == 4 and len(server.seen) == 36
     assert len(ahead) == 12 and max(ahead) <= 6
 
 
 def test_an_error_leaves_what_came_before_it() -> None:
-    found: list[int] = []
+    numbers: list[int] = []
     tasks = [(prompt(f"p{i}"), GREEDY) for i in range(3)]
     with serving("ok", "ok", "400") as server, pytest.raises(RolloutError):
-        for number, _ in client(server.address, max_concurrent=1).stream(tasks):
-            found.append(number)
-    assert found == [0, 1]
+        for number, _ in sampler(server.address, max_concurrent=1).stream(tasks):
+            numbers.append(number)
+    assert numbers == [0, 1]
 
 
 def test_an_error_of_the_prompts_source_is_passed_on() -> None:
@@ -228,12 +239,12 @@ def test_an_error_of_the_prompts_source_is_passed_on() -> None:
         raise DataError("cannot read it any more")
 
     with serving() as server, pytest.raises(DataError, match="any more"):
-        list(client(server.address).stream(tasks()))
+        list(sampler(server.address).stream(tasks()))
 
 
 def test_reasoning_beside_the_text_and_the_end_of_the_limit() -> None:
     with serving("reasoning", "length") as server:
-        one = client(server.address, max_concurrent=1)
-        found = dict(one.stream([(prompt("a"), GREEDY), (prompt("b"), GREEDY)]))
-    assert found[0][0].text == f"<think>so</think>seed {derive_seed(0, 'a')}"
-    assert [found[i][0].is_truncated for i in (0, 1)] == [False, True]
+        one = sampler(server.address, max_concurrent=1)
+        responses = dict(one.stream([(prompt("a"), GREEDY), (prompt("b"), GREEDY)]))
+    assert responses[0][0].text == f"<think>so</think>seed {derive_seed(0, 'a')}"
+    assert [responses[i][0].is_truncated for i in (0, 1)] == [False, True]

@@ -15,7 +15,7 @@ from mupo_ray.config import Config
 from mupo_ray.errors import ConfigError, DataError, RewardError
 from mupo_ray.methods import make_method
 from mupo_ray.observability.metrics import check
-from mupo_ray.rewards.algebra_pool import default_grader
+from mupo_ray.rewards.algebra_pool import default_algebra_pool
 from mupo_ray.rewards.extra import RewardContext, load_extra_rewards
 from mupo_ray.rewards.extract import opens_think
 from mupo_ray.rewards.verdicts import Verifier
@@ -76,36 +76,42 @@ def my_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 def verifier(*names: str, **options: Any) -> Verifier:
     extra = [ExtraRewardConfig(name=name, path=f"my_rewards:{name}") for name in names]
-    return Verifier(grader=default_grader(), extra=load_extra_rewards(extra), **options)
+    return Verifier(algebra_pool=default_algebra_pool(), extra=load_extra_rewards(extra), **options)
 
 
 def test_options_come_from_the_data_set() -> None:
     options = '{"A": "10 cm", "B": "12 cm"}'
-    (given, without) = Verifier(grader=default_grader()).judge(
+    with_options, without = verifier().verdicts_of(
         [prompt("B", options=options), prompt("B")],
         [[response("\\boxed{12 cm}"), response("\\boxed{10 cm}")], [response("\\boxed{12 cm}")]],
-    )[:1] + Verifier(grader=default_grader()).judge([prompt("B")], [[response("\\boxed{12 cm}")]])
-    assert [v.reason for v in given] == [Reason.RIGHT, Reason.WRONG]
+    )
+    assert [v.reason for v in with_options] == [Reason.RIGHT, Reason.WRONG]
     assert [v.reason for v in without] == [Reason.WRONG]
 
 
 @pytest.mark.parametrize("text", ["A. 10 cm", "[1]", '{"AB": "x"}', '{"A": 5}'])
 def test_options_that_are_none_are_an_error_with_the_prompt(text: str) -> None:
     with pytest.raises(DataError, match="prompt p1: options: got"):
-        Verifier(grader=default_grader()).judge([prompt("B", options=text)], [[response("x")]])
+        Verifier(algebra_pool=default_algebra_pool()).verdicts_of(
+            [prompt("B", options=text)], [[response("x")]]
+        )
 
 
 def test_own_rewards_see_the_parts_before_them(my_rewards: None) -> None:
     text = "<think>a</think>\\boxed{5}"
-    ((verdict,),) = verifier("tokens", "both").judge([prompt("5", kind="easy")], [[response(text)]])
+    ((verdict,),) = verifier("tokens", "both").verdicts_of(
+        [prompt("5", kind="easy")], [[response(text)]]
+    )
     assert verdict.extra == {"tokens": 0.4, "both": 2.4}
     assert (verdict.accuracy, verdict.format) == (1.0, 1.0)
-    ((bare,),) = verifier("tokens").judge_texts([prompt("5")], [[text]])
+    ((bare,),) = verifier("tokens").verdicts_of_texts([prompt("5")], [[text]])
     assert bare.extra == {}
 
 
 def test_own_rewards_cannot_change_the_others(my_rewards: None) -> None:
-    ((verdict,),) = verifier("greedy", "seen").judge([prompt("5")], [[response("\\boxed{6}")]])
+    ((verdict,),) = verifier("greedy", "seen").verdicts_of(
+        [prompt("5")], [[response("\\boxed{6}")]]
+    )
     assert verdict.extra == {"greedy": 0.0, "seen": 0.0}
 
 
@@ -122,7 +128,7 @@ def test_an_own_reward_that_fails_is_named_with_its_prompt(
     my_rewards: None, name: str, message: str
 ) -> None:
     with pytest.raises(RewardError) as caught:
-        verifier(name).judge([prompt("5")], [[response("\\boxed{5}")]])
+        verifier(name).verdicts_of([prompt("5")], [[response("\\boxed{5}")]])
     assert str(caught.value) == f"reward.extra '{name}' (my_rewards:{name}) on prompt p1: {message}"
     assert getattr(caught.value, "is_fatal", False), "a restart would fail the same way"
 
@@ -190,10 +196,10 @@ def test_parts_add_up_with_their_weights(my_rewards: None, name: str) -> None:
     assert scored.reward_parts["overlong"].tolist() == [0.0, -0.5]
     assert scored.rewards.tolist() == pytest.approx([0.5 + 0.25 - 0.8, 0.5 - 0.5 - 2.4])
     record = record_step([scored], SampledStep(cohorts=cohorts), Embedded(embeddings=None))
-    found = record.metrics()
-    assert found["reward/extra/tokens/mean"] == pytest.approx(-1.6)
-    assert found["reward/overlong/mean"] == pytest.approx(-0.25)
-    for key in found:
+    metrics = record.metrics()
+    assert metrics["reward/extra/tokens/mean"] == pytest.approx(-1.6)
+    assert metrics["reward/overlong/mean"] == pytest.approx(-0.25)
+    for key in metrics:
         check(key)
 
 
@@ -225,16 +231,16 @@ def test_training_takes_it_from_the_chat_template_a81(tiny_model: Path, tmp_path
     thinking = tmp_path / "thinking"
     shutil.copytree(tiny_model, thinking)
     (thinking / "chat_template.jinja").write_text(template + "{{ '<think>\\n' }}")
-    found = []
+    formats = []
     for folder in (tiny_model, thinking):
         config = Config.model_validate({"model": {"path": str(folder)}})
         judge = Verifier.from_config(
             config.reward, is_think_opened=make_renderer(config).opens_think
         )
-        ((verdict,),) = judge.judge([prompt("5")], [[response("a</think>\\boxed{5}")]])
+        ((verdict,),) = judge.verdicts_of([prompt("5")], [[response("a</think>\\boxed{5}")]])
         judge.close()
-        found.append(verdict.format)
-    assert found == [0.0, 1.0]
+        formats.append(verdict.format)
+    assert formats == [0.0, 1.0]
 
 
 def test_context_shows_the_response() -> None:
@@ -243,6 +249,8 @@ def test_context_shows_the_response() -> None:
 
     from mupo_ray.rewards.extra import ExtraReward
 
-    judge = Verifier(grader=default_grader(), extra=(ExtraReward("length", "here:f", function),))
-    ((verdict,),) = judge.judge([prompt("5")], [[response("abc")]])
+    judge = Verifier(
+        algebra_pool=default_algebra_pool(), extra=(ExtraReward("length", "here:f", function),)
+    )
+    ((verdict,),) = judge.verdicts_of([prompt("5")], [[response("abc")]])
     assert verdict.extra == {"length": 3.0}

@@ -14,9 +14,9 @@ import psutil
 import pytest
 
 from mupo_ray.errors import RewardError
-from mupo_ray.rewards import algebra_pool as grader_module
-from mupo_ray.rewards.algebra_pool import Grade, Grader, Outcome, default_grader
-from mupo_ray.rewards.judge import clean_gold, judge, judge_many
+from mupo_ray.rewards import algebra_pool as module
+from mupo_ray.rewards.algebra_pool import AlgebraPool, Comparison, default_algebra_pool
+from mupo_ray.rewards.verdicts import clean_gold, verdict_of, verdicts_of
 from mupo_ray.types import Reason
 
 _TOWERS = [f"{base}^{{9^{{9^{{9}}}}}}" for base in (8, 9)]
@@ -43,11 +43,11 @@ def _wait_until_gone(pids: tuple[int, ...], limit_s: float) -> bool:
 
 
 @pytest.fixture
-def grader() -> Grader:
-    return default_grader()
+def pool() -> AlgebraPool:
+    return default_algebra_pool()
 
 
-def test_verdict_has_a_reason(grader: Grader) -> None:
+def test_verdict_has_a_reason(pool: AlgebraPool) -> None:
     texts = [
         _boxed("(x+1)^2"),
         _boxed("(x+2)^2"),
@@ -59,7 +59,7 @@ def test_verdict_has_a_reason(grader: Grader) -> None:
         _boxed("None"),
     ]
     golds = ["x^2+2x+1", "x^2+2x+1", "\\boxed{5}", "5", "5", "x+1", " ", None]
-    verdicts = judge_many(texts, golds, grader=grader)
+    verdicts = verdicts_of(texts, golds, algebra_pool=pool)
     assert [v.reason for v in verdicts] == [
         Reason.RIGHT,
         Reason.WRONG,
@@ -74,9 +74,9 @@ def test_verdict_has_a_reason(grader: Grader) -> None:
     assert [v.format for v in verdicts] == [1.0, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0]
 
 
-def test_judge_many_wants_a_gold_each() -> None:
+def test_verdicts_want_a_gold_each() -> None:
     with pytest.raises(ValueError, match="got 2 texts, 1 golds"):
-        judge_many(["a", "b"], ["1"])
+        verdicts_of(["a", "b"], ["1"])
 
 
 @pytest.mark.parametrize(
@@ -99,25 +99,25 @@ def test_clean_gold(gold: str | None, cleaned: str | None) -> None:
     assert clean_gold(gold) == cleaned
 
 
-def test_case_d19_hung_comparisons_take_only_themselves_down(grader: Grader) -> None:
+def test_case_d19_hung_comparisons_take_only_themselves_down(pool: AlgebraPool) -> None:
     texts = [_boxed(tower) for tower in _TOWERS] * 4 + [_boxed("5")] * 8
-    verdicts = judge_many(texts, ["5"] * 16, grader=grader)
+    verdicts = verdicts_of(texts, ["5"] * 16, algebra_pool=pool)
     assert Counter(v.reason for v in verdicts[:8]) == {Reason.TIMEOUT: 8}
     assert [v.accuracy for v in verdicts] == [0.0] * 8 + [1.0] * 8
-    workers = grader.pids
+    workers = pool.pids
     assert len(workers) == 2
     clean = [_boxed(f"x^2 + {k}x - x^2 + 1") for k in range(2, 10)]
-    again = judge_many(clean, [f"1 + {k}x" for k in range(2, 10)], grader=grader)
+    again = verdicts_of(clean, [f"1 + {k}x" for k in range(2, 10)], algebra_pool=pool)
     assert Counter(v.reason for v in again) == {Reason.RIGHT: 8}
-    assert grader.pids == workers, "a late comparison must not cost a fresh start"
+    assert pool.pids == workers, "a late comparison must not cost a fresh start"
 
 
-def test_many_threads_share_the_workers(grader: Grader) -> None:
+def test_many_threads_share_the_workers(pool: AlgebraPool) -> None:
     reasons: dict[int, Reason] = {}
 
     def work(k: int) -> None:
         gold = f"x + {k}" if k % 2 else f"x + {k + 1}"
-        reasons[k] = judge(_boxed(f"{k} + x + y - y"), gold, grader=grader).reason
+        reasons[k] = verdict_of(_boxed(f"{k} + x + y - y"), gold, algebra_pool=pool).reason
 
     threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
     for thread in threads:
@@ -128,44 +128,46 @@ def test_many_threads_share_the_workers(grader: Grader) -> None:
 
 
 def test_parts_of_one_answer_share_one_limit() -> None:
-    asked: list[float] = []
+    limits: list[float] = []
 
-    class Recorder(Grader):
-        def grade(self, answer: str, gold: str, limit_s: float | None = None) -> Grade:
+    class Recorder(AlgebraPool):
+        def compare(self, answer: str, gold: str, limit_s: float | None = None) -> Comparison:
             assert limit_s is not None
-            asked.append(limit_s)
-            return Grade(Outcome.DIFFERENT, 2.0)
+            limits.append(limit_s)
+            return Comparison(Reason.WRONG, 2.0)
 
     with Recorder(num_workers=1, limit_s=5.0) as recorder:
-        verdict = judge(_boxed("x+1, x+2, x+3, x+4"), "a+x, b+x, c+x, d+x", grader=recorder)
-    assert asked == [5.0, 3.0, 1.0]
+        verdict = verdict_of(
+            _boxed("x+1, x+2, x+3, x+4"), "a+x, b+x, c+x, d+x", algebra_pool=recorder
+        )
+    assert limits == [5.0, 3.0, 1.0]
     assert verdict.reason is Reason.TIMEOUT
 
 
-def test_a_worker_whose_child_dies_forks_another(grader: Grader) -> None:
-    assert grader.grade("2x", "x+x").outcome is Outcome.EQUAL
-    workers = grader.pids
+def test_a_worker_whose_child_dies_forks_another(pool: AlgebraPool) -> None:
+    assert pool.compare("2x", "x+x").reason is Reason.RIGHT
+    workers = pool.pids
     children = [c for worker in workers for c in psutil.Process(worker).children()]
     for child in children:
         child.kill()
     assert _wait_until_gone(tuple(c.pid for c in children), 10)
-    assert grader.grade("2x", "x+x").outcome is Outcome.EQUAL
-    assert grader.pids == workers
+    assert pool.compare("2x", "x+x").reason is Reason.RIGHT
+    assert pool.pids == workers
 
 
 def test_a_killed_worker_is_replaced_and_close_reaps_and_wakes() -> None:
-    pool = Grader(num_workers=1, limit_s=60.0)
-    assert pool.grade("2x", "x+x").outcome is Outcome.EQUAL
+    pool = AlgebraPool(num_workers=1, limit_s=60.0)
+    assert pool.compare("2x", "x+x").reason is Reason.RIGHT
     (first,) = pool.pids
     os.kill(first, signal.SIGKILL)
     assert _wait_until_gone((first,), 10)
-    assert pool.grade("2x", "x+x").outcome is Outcome.EQUAL
+    assert pool.compare("2x", "x+x").reason is Reason.RIGHT
     (second,) = pool.pids
     caught: list[BaseException] = []
 
     def wait_for_ever() -> None:
         try:
-            pool.grade(_TOWERS[0], "7")
+            pool.compare(_TOWERS[0], "7")
         except RewardError as error:
             caught.append(error)
 
@@ -179,16 +181,16 @@ def test_a_killed_worker_is_replaced_and_close_reaps_and_wakes() -> None:
     assert not psutil.pid_exists(first), "a zombie is left"
     assert not psutil.pid_exists(second), "a zombie is left"
     with pytest.raises(RewardError, match="closed"):
-        pool.grade("x", "x")
+        pool.compare("x", "x")
     pool.close()
 
 
 _PARENT = """
 import sys, threading, time
-from mupo_ray.rewards.algebra_pool import Grader
-pool = Grader(num_workers=1)
-assert pool.grade("2x", "x+x").outcome == "equal"
-threading.Thread(target=pool.grade, args=("9^{9^{9^{9}}}", "7", 600.0), daemon=True).start()
+from mupo_ray.rewards.algebra_pool import AlgebraPool
+pool = AlgebraPool(num_workers=1)
+assert pool.compare("2x", "x+x").reason == "right"
+threading.Thread(target=pool.compare, args=("9^{9^{9^{9}}}", "7", 600.0), daemon=True).start()
 time.sleep(0.3)
 print(*pool.pids, flush=True)
 if sys.stdin.readline() == "leave\\n":
@@ -222,30 +224,30 @@ def test_no_process_outlives_its_parent() -> None:
     assert _wait_until_gone(tuple(family), 30)
 
 
-def test_a_forked_child_may_not_use_its_parents_grader(
-    grader: Grader, monkeypatch: pytest.MonkeyPatch
+def test_a_forked_child_may_not_use_its_parents_pool(
+    pool: AlgebraPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "getpid", lambda: -1)
     with pytest.raises(RewardError, match="fork"):
-        grader.grade("x", "x")
+        pool.compare("x", "x")
 
 
 def test_a_worker_that_cannot_start_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     script = tmp_path / "broken.py"
     script.write_text("raise SystemExit(3)\n")
-    monkeypatch.setattr(grader_module, "_SCRIPT", script)
-    with Grader(num_workers=1) as pool, pytest.raises(RewardError, match="cannot start"):
-        pool.grade("x", "x")
+    monkeypatch.setattr(module, "_SCRIPT", script)
+    with AlgebraPool(num_workers=1) as pool, pytest.raises(RewardError, match="cannot start"):
+        pool.compare("x", "x")
 
 
 def test_arguments_are_checked() -> None:
     with pytest.raises(ValueError, match="got 0 and 5"):
-        Grader(num_workers=0, limit_s=5)
+        AlgebraPool(num_workers=0, limit_s=5)
 
 
 def test_rewards_import_no_big_library() -> None:
     code = (
-        "import sys, mupo_ray.rewards.judge\n"
+        "import sys, mupo_ray.rewards.verdicts\n"
         "big = set('ray torch vllm deepspeed transformers optuna sympy math_verify'.split())\n"
         "assert not big & set(sys.modules), big & set(sys.modules)\n"
     )
