@@ -69,7 +69,8 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
     with _preparing(folder):
         # Meanwhile, on another core.
         from mupo_ray.observability.follow import following, set_up_logging
-        from mupo_ray.report.run_page import comparison_table, write_report
+        from mupo_ray.report.run_page import write_report
+        from mupo_ray.runs.summary import comparison_table
         from mupo_ray.train.launch import connect, run_training
         from mupo_ray.train.session import open_session
 
@@ -120,7 +121,7 @@ def _preparing(folder: Path) -> Iterator[None]:
 
 def _figures(folders: dict[str, Path]) -> dict[str, dict[str, object]]:
     """The summary's figures: the base model's, then each run's at its end."""
-    from mupo_ray.report.run_page import summarise_run
+    from mupo_ray.runs.summary import summarise_run
 
     found = {name: summarise_run(path) for name, path in folders.items()}
     base = next(iter(found.values())).base

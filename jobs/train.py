@@ -56,7 +56,8 @@ def main(argv: list[str] | None = None) -> int:
 
 def _summarise(name: str, run_dir: Path) -> None:
     """The run's figures here, and its page of plots in its folder."""
-    from mupo_ray.report.run_page import comparison_table, write_report
+    from mupo_ray.report.run_page import write_report
+    from mupo_ray.runs.summary import comparison_table
     from mupo_ray.train.entry import early_stop
 
     page = write_report({name: run_dir}, run_dir / "report.html", title=name)
