@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _INK, MUTED, _GRID = "#010101", "#010102", "#010103"
 _VARIABLES = {_INK: "ink", MUTED: "muted", _GRID: "grid"}
 _SERIES = [f"#0102{i:02x}" for i in range(6)]
-STAGE_COLOURS = [f"#0103{i:02x}" for i in range(7)]
+STAGE_COLOURS = [f"#0103{i:02x}" for i in range(8)]
 """Of the stages of a step, from the bottom up."""
 _VARIABLES |= {colour: f"s{i}" for i, colour in enumerate(_SERIES)}
 _VARIABLES |= {colour: f"t{i}" for i, colour in enumerate(STAGE_COLOURS)}
