@@ -12,7 +12,7 @@ import numpy as np
 
 from mupo_ray.core.diversity import pairwise_diversity
 from mupo_ray.core.grouping import partition
-from mupo_ray.report.maps import HEIGHT, WIDTH, centres, plane, reach, spread
+from mupo_ray.report.maps import centres, plane, reach, spread
 from mupo_ray.report.page import ListedResponse
 
 if TYPE_CHECKING:
@@ -60,26 +60,13 @@ class Mark:
     number: int
     group: int
     colour: str
-    is_right: bool
-    reason: str
-    extracted: str | None
-    text: str
+    response: JudgedResponse
     target: str
     """Id of the response on the page, which the mark links to."""
     place: Floats
     """[2] in units of the map."""
     middle: Floats
     """[2] of its group."""
-
-    @property
-    def left(self) -> float:
-        """Share of the map's width."""
-        return float(self.place[0] / WIDTH)
-
-    @property
-    def top(self) -> float:
-        """Share of the map's height."""
-        return float(self.place[1] / HEIGHT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +86,7 @@ class AnsweredCohort:
 
     key: str
     model: str
-    num_samples: int
-    num_right: int
+    answered: EvaluatedProblem
     num_different: int
     num_listed: int
     greedy: ListedResponse | None
@@ -235,8 +221,7 @@ def _cohort(
     return AnsweredCohort(
         key=key,
         model=model,
-        num_samples=len(samples),
-        num_right=answered.num_correct,
+        answered=answered,
         num_different=len(ranked),
         num_listed=len(listed),
         greedy=None if answered.greedy is None else _listed(answered.greedy),
@@ -247,10 +232,7 @@ def _cohort(
                 number=i + 1,
                 group=int(group_ids[i]) + 1,
                 colour=_colour(int(group_ids[i])),
-                is_right=samples[i].is_correct,
-                reason=samples[i].reason,
-                extracted=samples[i].extracted,
-                text=samples[i].text,
+                response=samples[i],
                 target=targets.get(i, key),
                 place=places[i],
                 middle=middles[i],

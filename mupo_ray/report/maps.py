@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-WIDTH, HEIGHT = 100.0, 72.0
-"""Of a map in its own units."""
-
-# The edge where no point lies, and how near two points may come.
-_EDGE, _APART = 7.0, 4.6
+# The map's size in its own units, as templates/eval/card.html has it; its edge where no point lies;
+# and how near two points may come.
+_WIDTH, _HEIGHT, _EDGE, _APART = 100.0, 72.0, 7.0, 4.6
 # Turn from one place of the spiral to the next: no two of them share a direction.
 _GOLDEN_ANGLE = math.pi * (3.0 - math.sqrt(5.0))
 
@@ -63,7 +61,7 @@ def reach(places: Floats) -> float:
     """Half the side that a map must have to hold these places, in their unit."""
     if not len(places):
         return 0.0
-    return float(max(np.abs(places[:, 0]).max(), np.abs(places[:, 1]).max() * WIDTH / HEIGHT))
+    return float(max(np.abs(places[:, 0]).max(), np.abs(places[:, 1]).max() * _WIDTH / _HEIGHT))
 
 
 def spread(places: Floats, extent: float) -> Floats:
@@ -78,8 +76,8 @@ def spread(places: Floats, extent: float) -> Floats:
     Returns:
         [N, 2] in units of the map, from its upper left corner.
     """
-    scale = (WIDTH / 2 - _EDGE) / max(extent, 1e-9)
-    middle = np.array([WIDTH / 2, HEIGHT / 2])
+    scale = (_WIDTH / 2 - _EDGE) / max(extent, 1e-9)
+    middle = np.array([_WIDTH / 2, _HEIGHT / 2])
     wanted = middle + places * np.array([scale, -scale])
     taken = np.empty((0, 2))
     for place in wanted:
@@ -97,7 +95,7 @@ def _free(place: Floats, taken: Floats) -> Floats:
         radius = 0.55 * _APART * math.sqrt(turn)
         angle = turn * _GOLDEN_ANGLE
         tried = place + radius * np.array([math.cos(angle), math.sin(angle)])
-        tried = np.clip(tried, _EDGE / 2, [WIDTH - _EDGE / 2, HEIGHT - _EDGE / 2])
+        tried = np.clip(tried, _EDGE / 2, [_WIDTH - _EDGE / 2, _HEIGHT - _EDGE / 2])
         if not len(taken) or np.linalg.norm(taken - tried, axis=1).min() >= _APART * 0.98:
             return np.asarray(tried)
     return place  # The map is full: this one covers another.

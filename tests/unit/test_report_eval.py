@@ -155,6 +155,36 @@ def test_page_escapes_text_and_loads_nothing(folders: dict[str, Path], tmp_path:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_no_string_of_an_evaluation_is_markup(tmp_path: Path) -> None:
+    hostile = replace(sample(HOSTILE, is_right=False), reason=HOSTILE, extracted=HOSTILE)
+    asked = replace(
+        problem("a", 0, 2, 0.5),
+        set_name="<b>set",
+        question=HOSTILE,
+        answer=HOSTILE,
+        category=HOSTILE,
+        greedy=hostile,
+        samples=(hostile,) * 4,
+    )
+    folder = tmp_path / "m"
+    save_problems(folder / "<b>set" / "samples.parquet", [asked])
+    sampling = SamplingSettings(num_samples=4, temperature=1.0, top_p=1.0, max_new_tokens=9, seed=0)
+    results = measure_evaluation({"<b>set": [asked]}, model=HOSTILE, created="", sampling=sampling)
+    save_results(folder / "results.json", results)
+    models = {HOSTILE: folder, "b": folder}
+    text = write_eval_report(models, tmp_path / "r.html", HOSTILE).read_text()
+    page = Page(text)
+    assert HOSTILE not in text and "<b>set" not in text and not page.handlers
+    assert page.tags.count("script") == 1 and "img" not in page.tags
+    card = text[text.index('id="p0-0"') : text.index("</article>")]
+    # Question, gold answer and category; the model in its map's heading and label and in its list;
+    # for each model the text of four marks and of two listed responses: the greedy one and four
+    # that are alike.
+    assert card.count(escape(HOSTILE)) == 3 + 3 + 2 * (4 + 2)
+    # Answers are cut to 80 characters. The reason stands at a mark twice, and in the list.
+    assert card.count(escape(HOSTILE[:80])) == 18 + 2 * (4 + 2) + 2 * (2 * 4 + 2)
+
+
 def test_policy_allows_the_page_s_own_script_alone(
     folders: dict[str, Path], tmp_path: Path
 ) -> None:
