@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from PIL import Image
 from mupo_ray.data.images import decode_image
 from mupo_ray.data.table import open_table
 from mupo_ray.errors import DataError
+from mupo_ray.files import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ class Pictures:
             ]
         except (OSError, IndexError, DataError):
             return missing
-        same = [hashlib.sha256(data).hexdigest() for data in encoded] == list(hashes)
+        same = [sha256_of(data) for data in encoded] == list(hashes)
         return [_embedded(data) for data in encoded] if same else missing
 
 

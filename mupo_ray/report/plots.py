@@ -101,17 +101,17 @@ def noisy_curves(
         if log:
             axes.set_yscale("log")
             axes.set_autoscaley_on(False)
-        shown: list[float] = []
+        heights: list[float] = []
         for line in lines:
-            kept = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y > 0 or not log]
-            y = [y for _, y in kept]
-            shown += y
-            x, points, mean = (_thin(v) for v in ([x for x, _ in kept], y, smooth(y)))
+            drawn = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y > 0 or not log]
+            y = [y for _, y in drawn]
+            heights += y
+            x, points, mean = (_thin(v) for v in ([x for x, _ in drawn], y, smooth(y)))
             _draw(axes, Line(series=line.series, x=x, y=points), linewidth=0.7, alpha=0.4)
             _draw(axes, Line(series=line.series, x=x, y=mean))
-        if log and shown:
+        if log and heights:
             # Matplotlib's own choice gives a constant a range without width.
-            axes.set_ylim(min(shown) / 1.5, max(shown) * 1.5)
+            axes.set_ylim(min(heights) / 1.5, max(heights) * 1.5)
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
         _whole_steps(axes)

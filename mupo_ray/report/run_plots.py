@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from functools import partial
 from typing import TYPE_CHECKING
 
 from mupo_ray.config import CollapseConfig
@@ -24,7 +25,9 @@ from mupo_ray.text import number
 from mupo_ray.train.entry import early_stop
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+
+    from markupsafe import Markup
 
     from mupo_ray.runs.summary import RunFiles, RunSummary
 
@@ -76,10 +79,7 @@ def heldout_section(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSu
             for run, rows in evals.items()
         }
         if any(series.values()):
-            alt = f"{heading} against finished steps. {_ends_of(series)}"
-            svg = curves(_lines_of(series), alt=alt, x_label="finished steps", y_label=y_label)
-            caption = f"{_sentence(meaning(name))} Up: {y_label}; across: finished steps."
-            plots.append(Plot(heading, svg, caption))
+            plots.append(_against_steps(curves, heading, series, meaning(name), y_label))
     plots += [*_collapse_plots(files), *_pass_plot(summaries)]
     names = [name for _, name, _ in _EVAL_PLOTS]
     rows = [
@@ -96,13 +96,9 @@ def train_section(files: Mapping[str, RunFiles]) -> str:
     plots = []
     for heading, key, y_label, log in _TRAIN_PLOTS:
         series = _series(files, key)
-        lines = _lines_of(series)
-        if not any(any(line.y) for line in lines):
-            continue
-        alt = f"{heading} against finished steps. {_ends_of(series)}"
-        svg = noisy_curves(lines, alt=alt, x_label="finished steps", y_label=y_label, log=log)
-        caption = f"{_sentence(_METRIC_TEXT[key])} Up: {y_label}; across: finished steps."
-        plots.append(Plot(heading, svg, caption))
+        if any(value for points in series.values() for _, value in points):
+            draw = partial(noisy_curves, log=log)
+            plots.append(_against_steps(draw, heading, series, _METRIC_TEXT[key], y_label))
     windows = sorted({window_of(run.last_step) for run in files.values()})
     return fill("run/training.html", plots=plots, windows=windows) if plots else ""
 
@@ -142,6 +138,14 @@ def meaning(name: str) -> str:
     if name.startswith("pass@"):
         return f"unbiased chance of a right one among {name[5:]} samples"
     return _METRIC_TEXT[f"eval/<set>/{name}"]
+
+
+def _against_steps(
+    draw: Callable[..., Markup], heading: str, series: Series, text: str, y_label: str
+) -> Plot:
+    alt = f"{heading} against finished steps. {_ends_of(series)}"
+    svg = draw(_lines_of(series), alt=alt, x_label="finished steps", y_label=y_label)
+    return Plot(heading, svg, f"{_sentence(text)} Up: {y_label}; across: finished steps.")
 
 
 def _pass_plot(summaries: Mapping[str, RunSummary]) -> list[Plot]:
