@@ -34,7 +34,8 @@ def _report(folders: dict[str, Path], out: Path, title: str | None) -> str:
     from mupo_ray.evaluation.results import RESULTS_FILE, load_results
     from mupo_ray.evaluation.tables import models_table
     from mupo_ray.report.eval_page import is_evaluation, write_eval_report
-    from mupo_ray.report.run_page import comparison_table, write_report
+    from mupo_ray.report.run_page import write_report
+    from mupo_ray.runs.summary import comparison_table
 
     evaluations = {name: folder for name, folder in folders.items() if is_evaluation(folder)}
     runs = {name: folder for name, folder in folders.items() if name not in evaluations}

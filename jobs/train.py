@@ -56,8 +56,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _summarise(name: str, run_dir: Path) -> None:
     """The run's figures here, and its page of plots in its folder."""
-    from mupo_ray.report.run_page import comparison_table, write_report
+    from mupo_ray.report.run_page import write_report
     from mupo_ray.runs.folder import early_stop
+    from mupo_ray.runs.summary import comparison_table
 
     page = write_report({name: run_dir}, run_dir / "report.html", title=name)
     print(f"\n{comparison_table({name: run_dir})}\n\nreport  {page}")

@@ -1,35 +1,41 @@
-"""Problems of an evaluation as a person reads them: picture, map of the reasoning, responses."""
+"""Problems of an evaluation as a person reads them: which, and the card of each.
+
+choose -> problems of a set by rule -> make_cards -> picture, maps on one scale, responses
+"""
 
 from __future__ import annotations
 
-import html
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from mupo_ray.core.diversity import pairwise_diversity
 from mupo_ray.core.grouping import partition
-from mupo_ray.report.maps import (
-    NUM_GROUP_COLOURS,
-    MapPoint,
-    map_html,
-    plane,
-    reach,
-    spread,
-)
-from mupo_ray.report.pictures import pictures_html
-from mupo_ray.report.responses import answer_note, ask_html, clipped, response_html
+from mupo_ray.report.maps import centres, plane, reach, spread
+from mupo_ray.report.page import ListedResponse
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse
-    from mupo_ray.report.choice import Shown
-    from mupo_ray.report.maps import Plane
-    from mupo_ray.report.pictures import Pictures
+    from mupo_ray.report.maps import Floats, Plane
+    from mupo_ray.report.pictures import Picture, Pictures
 
-# Characters of a text that a mark of a map shows; the whole is in the list.
-_MAX_TIP = 420
+# Colours of groups that the page's style has; a seventh group takes the first again.
+_NUM_GROUP_COLOURS = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """A problem to show, with the answers of each model that has any."""
+
+    key: str
+    """Begins the ids of the problem's elements."""
+    why: str
+    """Plain text: the rule that chose it."""
+    answers: dict[str, EvaluatedProblem]
+    """Model -> its answers, in the report's order of models."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,202 +53,227 @@ class Grouping:
         return partition(embeddings, fitting, min(self.min_group_size, len(embeddings)))
 
 
-class ProblemCards:
-    """Cards of problems whose maps all have one scale."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """One response on a map."""
 
-    def __init__(
-        self,
-        shown: Sequence[Shown],
-        pictures: Mapping[str, Pictures],
-        grouping: Grouping,
-        max_listed: int,
-    ) -> None:
-        """Lay out the maps.
+    number: int
+    group: int
+    colour: str
+    response: JudgedResponse
+    target: str
+    """Id of the response on the page, which the mark links to."""
+    place: Floats
+    """[2] in units of the map."""
+    middle: Floats
+    """[2] of its group."""
 
-        Args:
-            shown: every problem that the page has a card of.
-            pictures: set -> where its pictures are.
-            grouping: of the responses.
-            max_listed: different responses of a model to a problem that are listed.
-        """
-        self._pictures, self._grouping, self._max_listed = pictures, grouping, max_listed
-        self._planes = {item.key: _plane(item.answers.values()) for item in shown}
-        planes = [p for p in self._planes.values() if p is not None]
-        self._extent = max((reach(p.places) for p in planes), default=0.0)
 
-    def html(self, item: Shown, *, side_by_side: bool = False) -> str:
-        """One card.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Responses that reason alike, equal ones listed once."""
 
-        Args:
-            item: of those that the maps were laid out for.
-            side_by_side: the models' responses stand beside each other and open.
-        """
-        problem, flat = item.problem, self._planes[item.key]
-        category = "" if problem.category is None else f" Category {html.escape(problem.category)}."
-        facts = (
-            f"<p>Gold answer <b>{html.escape(problem.answer)}</b>.{category}</p>"
-            f'<p class="why">{html.escape(problem.set_name)}, question {problem.position + 1}: '
-            f"{html.escape(item.why)}</p>"
-        )
-        found = self._pictures[problem.set_name].of(problem.position, problem.image_sha256)
-        ask = ask_html(pictures_html(found), problem.question, facts)
-        is_open = side_by_side or len(item.answers) == 1
-        maps, lists, start = [], [], 0
+    number: int
+    colour: str
+    num_responses: int
+    num_right: int
+    listed: list[ListedResponse]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredCohort:
+    """The responses of one model to one problem."""
+
+    key: str
+    model: str
+    answered: EvaluatedProblem
+    num_different: int
+    num_listed: int
+    greedy: ListedResponse | None
+    has_groups: bool
+    groups: list[Group]
+    """Those with a listed response."""
+    marks: list[Mark]
+    """Empty without a map."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """What a page says of a problem."""
+
+    key: str
+    why: str
+    problem: EvaluatedProblem
+    pictures: list[Picture]
+    cohorts: list[AnsweredCohort]
+    variance_frac: float | None
+    """Of the responses, shown by the plane of the maps; None without maps."""
+    differ_in_width: bool
+    """The models' embeddings share no plane."""
+
+
+def choose(
+    by_model: Mapping[str, Sequence[EvaluatedProblem]], num_each: int
+) -> list[tuple[str, dict[str, EvaluatedProblem]]]:
+    """Problems of a set to show: the most divergent, the worst, and the first ones.
+
+    Args:
+        by_model: model -> its problems of the set.
+        num_each: problems by each rule; one that several rules choose counts for the first.
+
+    Returns:
+        Why, and the answers of each model.
+    """
+    answers: dict[str, dict[str, EvaluatedProblem]] = {}
+    for model, problems in by_model.items():
+        for problem in problems:
+            if problem.samples:
+                answers.setdefault(problem.prompt_id, {})[model] = problem
+    ids = sorted(answers, key=lambda i: (next(iter(answers[i].values())).position, i))
+    diversity = {i: _mean(map(_diversity, answers[i].values())) for i in ids}
+    right = {i: _mean(p.num_correct / len(p.samples) for p in answers[i].values()) for i in ids}
+    divergent = [i for i in ids if diversity[i] > 0.0]
+    rules = (
+        ("most divergent", sorted(divergent, key=lambda i: -diversity[i])),
+        ("fewest right", sorted(ids, key=lambda i: right[i])),
+        ("first of the set", ids),
+    )
+    taken: dict[str, str] = {}
+    for why, order in rules:
+        for i in [i for i in order if i not in taken][:num_each]:
+            taken[i] = why
+    return [(why, answers[i]) for i, why in taken.items()]
+
+
+def make_cards(
+    chosen: Sequence[Chosen],
+    pictures: Mapping[str, Pictures],
+    grouping: Grouping,
+    max_listed: int,
+) -> dict[str, Card]:
+    """The card of each problem by its key; all maps have one scale.
+
+    Args:
+        chosen: every problem that the page has a card of.
+        pictures: set -> where its pictures are.
+        grouping: of the responses.
+        max_listed: different responses of a model to a problem that are listed.
+    """
+    planes = {item.key: _plane(item.answers.values()) for item in chosen}
+    extent = max((reach(p.places) for p in planes.values() if p is not None), default=0.0)
+    cards = {}
+    for item in chosen:
+        flat, start, cohorts = planes[item.key], 0, []
         for number, (model, answered) in enumerate(item.answers.items()):
-            key = f"{item.key}-{number}"
-            cohort = _Cohort(key, model, answered, self._grouping, self._max_listed)
-            lists.append(cohort.list_html(is_open=is_open))
+            places = None
             if flat is not None and answered.embeddings is not None:
                 stop = start + len(answered.samples)
-                maps.append(cohort.map_html(spread(flat.places[start:stop], self._extent)))
-                start = stop
-        drawn, said = "", "".join(lists)
-        if flat is not None:
-            note = f"The plane shows {flat.variance_frac:.0%} of the variance of these responses."
-            drawn = f'<div class="maps">{"".join(maps)}</div><p class="hint small">{note}</p>'
-        elif len({_width(p) for p in item.answers.values()} - {None}) > 1:
-            drawn = (
-                '<p class="hint small">No map: the models were embedded at different widths.</p>'
+                places, start = spread(flat.places[start:stop], extent), stop
+            key = f"{item.key}-{number}"
+            cohorts.append(_cohort(key, model, answered, places, grouping, max_listed))
+        problem = next(iter(item.answers.values()))
+        cards[item.key] = Card(
+            key=item.key,
+            why=item.why,
+            problem=problem,
+            pictures=pictures[problem.set_name].of(problem.position, problem.image_sha256),
+            cohorts=cohorts,
+            variance_frac=None if flat is None else flat.variance_frac,
+            differ_in_width=len({_width(p) for p in item.answers.values()} - {None}) > 1,
+        )
+    return cards
+
+
+def _cohort(
+    key: str,
+    model: str,
+    answered: EvaluatedProblem,
+    places: Floats | None,
+    grouping: Grouping,
+    max_listed: int,
+) -> AnsweredCohort:
+    """A model's part of a card; places on the map by sample."""
+    samples, vectors = answered.samples, answered.embeddings
+    has_groups = vectors is not None and len(vectors) > 1
+    group_ids = np.zeros(len(samples), np.int64)
+    if vectors is not None and has_groups:
+        group_ids = grouping.of(vectors)
+    equal = _equal_ones(samples, group_ids)
+    # Every group has its turn before any has its next.
+    ranked = sorted((rank, g) for g, sets in equal.items() for rank in range(len(sets)))
+    listed = ranked[:max_listed]
+    groups = []
+    targets: dict[int, str] = {}
+    for group_id, sets in equal.items():
+        kept = [members for r, members in enumerate(sets) if (r, group_id) in listed]
+        targets |= {i: f"{key}-{members[0]}" for members in kept for i in members}
+        ids = [i for members in sets for i in members]
+        group = Group(
+            number=group_id + 1,
+            colour=_colour(group_id),
+            num_responses=len(ids),
+            num_right=sum(samples[i].is_correct for i in ids),
+            listed=[_listed(samples[m[0]], len(m), f"{key}-{m[0]}") for m in kept],
+        )
+        groups += [group] if kept else []
+    order = [i for sets in equal.values() for members in sets for i in members]
+    middles = None if places is None else centres(places, group_ids)
+    return AnsweredCohort(
+        key=key,
+        model=model,
+        answered=answered,
+        num_different=len(ranked),
+        num_listed=len(listed),
+        greedy=None if answered.greedy is None else _listed(answered.greedy),
+        has_groups=has_groups,
+        groups=groups,
+        marks=[
+            Mark(
+                number=i + 1,
+                group=int(group_ids[i]) + 1,
+                colour=_colour(int(group_ids[i])),
+                response=samples[i],
+                target=targets.get(i, key),
+                place=places[i],
+                middle=middles[i],
             )
-        body = drawn + said
-        if side_by_side:
-            body = f'{drawn}<div class="sides">{said}</div>'
-        elif len(item.answers) == 1 and drawn:
-            body = f'<div class="beside"><div>{drawn}</div>{said}</div>'
-        return f'<article class="cohort problem" id="{item.key}">{ask}{body}</article>'
-
-
-class _Cohort:
-    """The responses of one model to one problem, equal ones of a group listed once."""
-
-    def __init__(
-        self,
-        key: str,
-        model: str,
-        answered: EvaluatedProblem,
-        grouping: Grouping,
-        max_listed: int,
-    ) -> None:
-        self._key, self._model, self._answered = key, model, answered
-        samples, vectors = answered.samples, answered.embeddings
-        self._has_groups = vectors is not None and len(vectors) > 1
-        self._groups = np.zeros(len(samples), np.int64)
-        if vectors is not None and self._has_groups:
-            self._groups = grouping.of(vectors)
-        alike: dict[tuple[int, Hashable], list[int]] = {}
-        for i, response in enumerate(samples):
-            alike.setdefault((int(self._groups[i]), _face(response)), []).append(i)
-        # Group -> sets of equal responses, the largest first.
-        self._faces: dict[int, list[list[int]]] = {}
-        for (group, _), members in sorted(
-            alike.items(), key=lambda item: (item[0][0], -len(item[1]), item[1][0])
-        ):
-            self._faces.setdefault(group, []).append(members)
-        # Every group has its turn before any has its next.
-        ranked = [(r, g) for g, faces in self._faces.items() for r in range(len(faces))]
-        self._listed = set(sorted(ranked)[:max_listed])
-        self._num_faces = len(ranked)
-
-    def map_html(self, places: np.ndarray) -> str:
-        """The model's part of the problem's map; places by sample."""
-        points: list[MapPoint] = []
-        order: list[int] = []
-        for group, faces in self._faces.items():
-            for rank, members in enumerate(faces):
-                is_listed = (rank, group) in self._listed
-                target = self._anchor(members[0]) if is_listed else self._key
-                points += [self._point(i, target) for i in members]
-                order += members
-        samples = self._answered.samples
-        label = f"Map of the reasoning of {len(samples)} responses of {self._model}"
-        return (
-            f"<figure><h4>{html.escape(self._model)}: {self._answered.num_correct} of "
-            f"{len(samples)} right</h4>{map_html(points, places[order], label)}</figure>"
-        )
-
-    def list_html(self, *, is_open: bool) -> str:
-        """The model's responses by group."""
-        parts = []
-        for group, faces in self._faces.items():
-            items = [
-                self._item(members)
-                for rank, members in enumerate(faces)
-                if (rank, group) in self._listed
-            ]
-            if items:
-                parts.append(f'{self._head(group)}<ul class="responses">{"".join(items)}</ul>')
-        rest = self._num_faces - len(self._listed)
-        if rest:
-            parts.append(
-                f'<p class="hint small">{rest} more different responses are not shown.</p>'
-            )
-        greedy = self._answered.greedy
-        if greedy is not None:
-            item = _response(greedy, [], anchor="")
-            parts.insert(0, f'<h5>At temperature 0</h5><ul class="responses">{item}</ul>')
-        summary = (
-            f"{html.escape(self._model)}: {len(self._answered.samples)} samples, "
-            f"{self._answered.num_correct} right, {self._num_faces} different"
-        )
-        return (
-            f'<details id="{self._key}"{" open" if is_open else ""}><summary>{summary}</summary>'
-            f"{''.join(parts)}</details>"
-        )
-
-    def _head(self, group: int) -> str:
-        if not self._has_groups:
-            return "<h5>Samples</h5>"
-        members = [i for face in self._faces[group] for i in face]
-        num_right = sum(self._answered.samples[i].is_correct for i in members)
-        return (
-            f'<h5 class="g{group % NUM_GROUP_COLOURS}"><i class="swatch"></i>Group {group + 1}: '
-            f"{len(members)} responses, {num_right} right</h5>"
-        )
-
-    def _item(self, members: Sequence[int]) -> str:
-        times = [f"<b>{len(members)} times this text</b>"] if len(members) > 1 else []
-        first = members[0]
-        return _response(self._answered.samples[first], times, anchor=self._anchor(first))
-
-    def _point(self, index: int, target: str) -> MapPoint:
-        response = self._answered.samples[index]
-        group = int(self._groups[index])
-        verdict = html.escape(response.reason.replace("_", " "))
-        head = f"Group {group + 1} &middot; {verdict}"
-        if response.extracted is not None:
-            head += f" &middot; {answer_note(response.extracted)}"
-        return MapPoint(
-            group=group,
-            is_right=response.is_correct,
-            name=f"response {index + 1}, group {group + 1}, {verdict}",
-            text=f"<b>{head}</b>{clipped(response.text.strip(), _MAX_TIP)}",
-            target=target,
-        )
-
-    def _anchor(self, index: int) -> str:
-        return f"{self._key}-{index}"
-
-
-def _response(response: JudgedResponse, notes: Sequence[str], *, anchor: str) -> str:
-    said = [*notes, f"{response.num_tokens} tokens"]
-    if response.extracted is not None:
-        said.insert(0, answer_note(response.extracted))
-    if response.is_truncated:
-        said.append("cut at the token limit")
-    return response_html(
-        response.text, response.reason, said, is_right=response.is_correct, anchor=anchor
+            for i in order
+            if places is not None and middles is not None
+        ],
     )
 
 
-def _face(response: JudgedResponse) -> Hashable:
-    """What makes two responses alike to a reader."""
-    return response.text.strip(), response.reason, response.extracted, response.accuracy
+def _equal_ones(
+    samples: Sequence[JudgedResponse], group_ids: np.ndarray
+) -> dict[int, list[list[int]]]:
+    """Group -> sets of responses that are alike to a reader, the largest first."""
+    alike: dict[tuple[int, Hashable], list[int]] = {}
+    for i, response in enumerate(samples):
+        face = response.text.strip(), response.reason, response.extracted, response.accuracy
+        alike.setdefault((int(group_ids[i]), face), []).append(i)
+    equal: dict[int, list[list[int]]] = {}
+    for (group_id, _), members in sorted(
+        alike.items(), key=lambda item: (item[0][0], -len(item[1]), item[1][0])
+    ):
+        equal.setdefault(group_id, []).append(members)
+    return equal
 
 
-def _width(problem: EvaluatedProblem) -> int | None:
-    """D of the problem's embeddings; None without any."""
-    vectors = problem.embeddings
-    return None if vectors is None or not len(vectors) else int(vectors.shape[1])
+def _listed(response: JudgedResponse, times: int = 1, anchor: str = "") -> ListedResponse:
+    cut = ["cut at the token limit"] if response.is_truncated else []
+    return ListedResponse(
+        text=response.text,
+        reason=response.reason,
+        is_right=response.is_correct,
+        extracted=response.extracted,
+        notes=[f"{response.num_tokens} tokens", *cut],
+        times=times,
+        anchor=anchor,
+    )
+
+
+def _colour(group_id: int) -> str:
+    return f"g{group_id % _NUM_GROUP_COLOURS}"
 
 
 def _plane(answers: Iterable[EvaluatedProblem]) -> Plane | None:
@@ -251,3 +282,17 @@ def _plane(answers: Iterable[EvaluatedProblem]) -> Plane | None:
     if len({_width(p) for p in drawn}) != 1:
         return None
     return plane(np.concatenate([p.embeddings for p in drawn if p.embeddings is not None]))
+
+
+def _width(problem: EvaluatedProblem) -> int | None:
+    """D of the problem's embeddings; None without any."""
+    vectors = problem.embeddings
+    return None if vectors is None or not len(vectors) else int(vectors.shape[1])
+
+
+def _diversity(problem: EvaluatedProblem) -> float:
+    return 0.0 if problem.embeddings is None else pairwise_diversity(problem.embeddings)
+
+
+def _mean(values: Iterable[float]) -> float:
+    return float(np.mean(list(values)))

@@ -1,32 +1,35 @@
 """One self-contained page about evaluations: measures, curves of k, maps of reasoning, responses.
 
-    read_evaluation -> results.json -> curves, tables    report_curves.py, report_measures.py
-                    -> samples.parquet -> problems with maps    report_problems.py, report_map.py
-                                                     -> page    report_page.py
+    read_evaluation -> results.json -> curves, tables              eval_tables.py
+                    -> samples.parquet -> problems with maps       cards.py, maps.py
+                                       -> models compared          eval_tables.py
+                                                       -> page     page.py
 
 Everything comes from the folders, so that a report can be made again at any time.
 """
 
 from __future__ import annotations
 
-import html
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mupo_ray.evaluation.results import RESULTS_FILE, load_results
 from mupo_ray.evaluation.samples import SAMPLES_FILE, load_problems
-from mupo_ray.report.cards import Grouping, ProblemCards
-from mupo_ray.report.choice import Shown, choose
-from mupo_ray.report.compare import compare_section, compare_to_first
-from mupo_ray.report.curves import curves_section
-from mupo_ray.report.estimates import set_names
-from mupo_ray.report.measures import categories_section, measures_section
-from mupo_ray.report.page import legend, page, save_page, table
+from mupo_ray.report.cards import Chosen, Grouping, choose, make_cards
+from mupo_ray.report.eval_tables import (
+    categories_section,
+    compare_section,
+    compare_to_first,
+    curves_section,
+    measures_section,
+    set_names,
+)
+from mupo_ray.report.page import fill, legend, page, save_page
 from mupo_ray.report.pictures import open_pictures
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from mupo_ray.evaluation.results import EvalResults
     from mupo_ray.evaluation.samples import EvaluatedProblem
@@ -38,7 +41,7 @@ class Shares:
     """How much of the samples a page holds; it says so."""
 
     problems_by_rule: int = 4
-    """Problems of a set by each rule of `report_problems.choose`."""
+    """Problems of a set by each rule of `cards.choose`."""
     solved_alone: int = 3
     """Problems of a set that one of two compared models alone solves, for each of the two."""
     listed: int = 16
@@ -120,24 +123,30 @@ def eval_sections(
         grouping: as in `write_eval_report`.
         shares: as in `write_eval_report`.
     """
-    results = {name: found.results for name, found in files.items()}
-    curves = curves_section(results, first_series=first_series)
-    categories = categories_section(results, first_series=first_series)
-    by_model = {name: found.problems for name, found in files.items()}
-    shown, counts = _shown(by_model, shares)
+    results = {name: evaluation.results for name, evaluation in files.items()}
+    by_model = {name: evaluation.problems for name, evaluation in files.items()}
+    chosen = _chosen(by_model, shares.problems_by_rule)
     pairs = compare_to_first(by_model, shares.solved_alone)
-    compared = [item for pair in pairs for items in pair.shown.values() for item in items]
-    cards = ProblemCards([*shown, *compared], _pictures(results), grouping, shares.listed)
+    of_sets = [item for items in chosen.values() for item in items]
+    of_pairs = [item for pair in pairs for items in pair.one_sided.values() for item in items]
+    cards = make_cards([*of_sets, *of_pairs], _pictures(results), grouping, shares.listed)
+    problems = ""
+    if of_sets:
+        problems = fill(
+            "eval/problems.html",
+            sets=[
+                (name, len(items), _num_problems(by_model, name)) for name, items in chosen.items()
+            ],
+            cards=[cards[item.key] for item in of_sets],
+            grouping=grouping,
+            shares=shares,
+        )
     sections = [
-        ("curves", "Right answers against samples", curves),
+        ("curves", "Right answers against samples", curves_section(results, first_series)),
         ("measures", "Measures", measures_section(results)),
-        ("categories", "By category", categories),
+        ("categories", "By category", categories_section(results, first_series)),
         ("comparison", "Compared", compare_section(pairs, cards)),
-        (
-            "problems",
-            "Reasoning, problem by problem",
-            _problems(shown, counts, cards, grouping, shares),
-        ),
+        ("problems", "Reasoning, problem by problem", problems),
         ("evaluations", "How it was evaluated", _settings(results)),
     ]
     return [section for section in sections if section[2]]
@@ -145,91 +154,57 @@ def eval_sections(
 
 def eval_intro(files: Mapping[str, EvalFiles]) -> str:
     """What was evaluated, in a sentence."""
-    sizes: dict[str, int] = {}
-    for found in files.values():
-        sizes |= {name: s.micro.num_problems for name, s in found.results.sets.items()}
-    asked = ", ".join(f"{html.escape(name)} ({size:,} questions)" for name, size in sizes.items())
-    counts = sorted({found.results.sampling.num_samples for found in files.values()})
-    heat = sorted({found.results.sampling.temperature for found in files.values()})
-    return (
-        f'<p class="intro">Evaluated: {html.escape(", ".join(files))} on {asked}. '
-        f"{' or '.join(map(str, counts))} samples of each question at temperature "
-        f"{' or '.join(f'{t:g}' for t in heat)}.</p>"
+    results = [evaluation.results for evaluation in files.values()]
+    temperatures = sorted({r.sampling.temperature for r in results})
+    return fill(
+        "eval/intro.html",
+        models=list(files),
+        sizes={name: s.micro.num_problems for r in results for name, s in r.sets.items()},
+        counts=sorted({r.sampling.num_samples for r in results}),
+        temperatures=[f"{temperature:g}" for temperature in temperatures],
     )
 
 
-def _shown(
-    by_model: Mapping[str, Mapping[str, Sequence[EvaluatedProblem]]], shares: Shares
-) -> tuple[list[Shown], list[str]]:
-    """Problems of every set by the rules of `choose`, and how many of how many they are."""
-    shown, counts = [], []
-    names = dict.fromkeys(name for problems in by_model.values() for name in problems)
-    for number, name in enumerate(names):
-        asked = {model: sets[name] for model, sets in by_model.items() if name in sets}
-        chosen = choose(asked, shares.problems_by_rule)
-        shown += [
-            Shown(key=f"p{number}-{i}", why=why, answers=answers)
-            for i, (why, answers) in enumerate(chosen)
+def _chosen(
+    by_model: Mapping[str, Mapping[str, list[EvaluatedProblem]]], num_each: int
+) -> dict[str, list[Chosen]]:
+    """Set -> its problems by the rules of `choose`."""
+    chosen = {}
+    for number, name in enumerate(dict.fromkeys(n for sets in by_model.values() for n in sets)):
+        problems = {model: sets[name] for model, sets in by_model.items() if name in sets}
+        chosen[name] = [
+            Chosen(key=f"p{number}-{i}", why=why, answers=answers)
+            for i, (why, answers) in enumerate(choose(problems, num_each))
         ]
-        total = len({p.prompt_id for problems in asked.values() for p in problems})
-        counts.append(f"{len(chosen)} of the {total:,} questions of {html.escape(name)}")
-    return shown, counts
+    return chosen
+
+
+def _num_problems(
+    by_model: Mapping[str, Mapping[str, list[EvaluatedProblem]]], set_name: str
+) -> int:
+    """Different problems of a set that any model was asked."""
+    return len({p.prompt_id for sets in by_model.values() for p in sets.get(set_name, ())})
 
 
 def _pictures(results: Mapping[str, EvalResults]) -> dict[str, Pictures]:
     """Set -> its pictures, from the first data file that a model's results name."""
-    found = {}
+    pictures = {}
     for name in set_names(results):
-        asked = [r.sets[name].data for r in results.values() if name in r.sets]
-        found[name] = open_pictures(next((data for data in asked if data is not None), None))
-    return found
-
-
-def _problems(
-    shown: Sequence[Shown],
-    counts: Sequence[str],
-    cards: ProblemCards,
-    grouping: Grouping,
-    shares: Shares,
-) -> str:
-    if not shown:
-        return ""
-    hint = (
-        f'<p class="hint">Shown: {" and ".join(counts)}. Of each set, in this order: the '
-        f"{shares.problems_by_rule} whose samples' reasoning is most divergent (mean over models), "
-        f"the {shares.problems_by_rule} with the fewest right samples, the "
-        f"{shares.problems_by_rule} first ones. Of each model at most {shares.listed} different "
-        "responses are listed; the maps have all samples.</p>"
-        '<p class="hint">A map shows the reasoning of all models\' samples to one question in the '
-        "plane of most variance: near marks reason alike (cosine distance of embeddings). All maps "
-        "of the page have one scale; marks that would cover each other are moved apart. Groups "
-        f"are the partition that MUPO trains with, K = {grouping.num_groups} with at least "
-        f"{grouping.min_group_size} responses each, for each model apart, so that a model with "
-        "one way of reasoning is cut as well. Lines lead to the middle of a group.</p>"
-        '<ul class="key"><li class="g0"><i class="pt right"></i>right</li>'
-        '<li class="g0"><i class="pt wrong"></i>not right</li>'
-        + "".join(
-            f'<li class="g{i}"><i class="swatch"></i>group {i + 1}</li>'
-            for i in range(grouping.num_groups)
-        )
-        + "</ul>"
-    )
-    return hint + "".join(map(cards.html, shown))
+        files = [r.sets[name].data for r in results.values() if name in r.sets]
+        pictures[name] = open_pictures(next((data for data in files if data is not None), None))
+    return pictures
 
 
 def _settings(results: Mapping[str, EvalResults]) -> str:
-    records = {
-        name: {
-            "model": found.model,
-            "created": found.created,
-            **{f"sampling.{key}": value for key, value in asdict(found.sampling).items()},
-            **{f"intervals.{key}": value for key, value in asdict(found.intervals).items()},
+    records = [
+        {
+            "model": evaluation.model,
+            "created": evaluation.created,
+            **{f"sampling.{key}": value for key, value in asdict(evaluation.sampling).items()},
+            **{f"intervals.{key}": value for key, value in asdict(evaluation.intervals).items()},
         }
-        for name, found in results.items()
-    }
-    keys = dict.fromkeys(key for record in records.values() for key in record)
-    rows = [
-        [key, *(html.escape(str(record.get(key, "-"))) for record in records.values())]
-        for key in keys
+        for evaluation in results.values()
     ]
-    return table(["", *results], rows, caption="Settings of the evaluations", words=True)
+    keys = dict.fromkeys(key for record in records for key in record)
+    rows = [[key, *(str(record.get(key, "-")) for record in records)] for key in keys]
+    return fill("eval/settings.html", head=["", *results], rows=rows)

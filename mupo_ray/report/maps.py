@@ -6,7 +6,6 @@ distances sqrt(2 (1 - cos)), which for unit vectors is the same as their princip
 
 from __future__ import annotations
 
-import html
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -14,16 +13,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
 
-NUM_GROUP_COLOURS = 6
-"""Colours of groups that the page's style has; a seventh group takes the first again."""
-
-# The map's size in its own units, its edge where no point lies, and how near two points may come.
+# The map's size in its own units, as templates/eval/card.html has it; its edge where no point lies;
+# and how near two points may come.
 _WIDTH, _HEIGHT, _EDGE, _APART = 100.0, 72.0, 7.0, 4.6
 # Turn from one place of the spiral to the next: no two of them share a direction.
 _GOLDEN_ANGLE = math.pi * (3.0 - math.sqrt(5.0))
@@ -37,20 +32,6 @@ class Plane:
     """[N, 2], centred; distances in the plane are at most the chord distances."""
     variance_frac: float
     """Share of the variance that the plane shows; 1 where the responses do not differ at all."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MapPoint:
-    """One response on a map; all texts are HTML."""
-
-    group: int
-    is_right: bool
-    name: str
-    """Spoken in place of the mark: what the response is, in a few words."""
-    text: str
-    """Shown when the point is pointed at."""
-    target: str
-    """Id of the response on the page, which the point links to."""
 
 
 def plane(embeddings: Floats | NDArray[np.float32]) -> Plane:
@@ -104,35 +85,9 @@ def spread(places: Floats, extent: float) -> Floats:
     return taken
 
 
-def map_html(points: Sequence[MapPoint], places: Floats, label: str) -> str:
-    """A map whose points are links that show their text when pointed at or focused.
-
-    Args:
-        points: in the order in which the keyboard reaches them.
-        places: [N, 2] of each in the plane, scaled by `spread`.
-        label: plain text, what the map shows.
-    """
-    rays = "".join(
-        f'<line class="g{point.group % NUM_GROUP_COLOURS}" x1="{cx:.1f}" y1="{cy:.1f}" '
-        f'x2="{x:.1f}" y2="{y:.1f}"/>'
-        for point, (x, y), (cx, cy) in zip(points, places, _centres(points, places), strict=True)
-    )
-    marks = "".join(_mark(p, x, y) for p, (x, y) in zip(points, places, strict=True))
-    return (
-        f'<div class="map" role="group" aria-label="{html.escape(label)}"><div class="field">'
-        f'<svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" aria-hidden="true">{rays}</svg>{marks}'
-        '<p class="rest">Point at a mark, tap it or tab to it to read its response.</p></div></div>'
-    )
-
-
-def _mark(point: MapPoint, x: float, y: float) -> str:
-    colour = f"g{point.group % NUM_GROUP_COLOURS}"
-    return (
-        f'<a class="pt {colour} {"right" if point.is_right else "wrong"}" href="#{point.target}" '
-        f'style="left:{x / _WIDTH:.2%};top:{y / _HEIGHT:.2%}">'
-        f'<span class="name">{point.name}</span></a>'
-        f'<div class="tip {colour}">{point.text}</div>'
-    )
+def centres(places: Floats, groups: NDArray[np.int64]) -> Floats:
+    """[N, 2] middle of the group of each place."""
+    return np.array([places[groups == group].mean(0) for group in groups]).reshape(-1, 2)
 
 
 def _free(place: Floats, taken: Floats) -> Floats:
@@ -144,9 +99,3 @@ def _free(place: Floats, taken: Floats) -> Floats:
         if not len(taken) or np.linalg.norm(taken - tried, axis=1).min() >= _APART * 0.98:
             return np.asarray(tried)
     return place  # The map is full: this one covers another.
-
-
-def _centres(points: Sequence[MapPoint], places: Floats) -> Floats:
-    """[N, 2] middle of the group of each point."""
-    groups = np.array([point.group for point in points])
-    return np.array([places[groups == group].mean(0) for group in groups]).reshape(-1, 2)

@@ -1,25 +1,70 @@
-"""The page of a report: its style, which needs nothing from outside the file, and small pieces."""
+"""The page of a report: templates of this room, filled with escaped text, in one file.
+
+    cells, plots, responses -> fill  a section's HTML          templates/run, templates/eval
+            (id, heading, HTML) -> page  the document              templates/page.html
+
+Templates escape every string that is not `Markup`. Style and script lie beside them and become part
+of the page, which needs nothing from outside.
+"""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import html
-import os
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
-from mupo_ray.report.style import CSS, SCRIPT
+import jinja2
+from markupsafe import Markup
+
+from mupo_ray.files import write_text
 from mupo_ray.report.svg import colour, dashes
+from mupo_ray.text import number
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
-# Nothing is fetched, and no script runs but the page's own, whatever a response's text may hold.
-_POLICY = (
-    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; "
-    "form-action 'none'"
+    Row = Sequence["Cell | str"]
+
+_FOLDER = Path(__file__).parent / "templates"
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(_FOLDER),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A cell of a table that holds more than plain text."""
+
+    text: str
+    small: str = ""
+    """Below the text."""
+    kind: Literal["", "up", "down", "total"] = ""
+    """Better, worse, or a sum of the rows above."""
+    bar: tuple[float, str] | None = None
+    """Share that a bar below is filled, and its colour's name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedResponse:
+    """One response as a person reads it: verdict, text, and notes in small print."""
+
+    text: str
+    reason: str
+    """Of its verdict."""
+    is_right: bool
+    extracted: str | None
+    """The answer found in it."""
+    notes: Sequence[str]
+    times: int = 1
+    """How many responses are like this one."""
+    anchor: str = ""
+    """Id of the list's item; empty for none."""
 
 
 def page(
@@ -39,60 +84,45 @@ def page(
         sections: id, heading (plain text) and HTML of each.
         has_maps: adds the script of the maps; any other page has none.
     """
-    links = " ".join(f'<a href="#{name}">{html.escape(head)}</a>' for name, head, _ in sections)
-    body = "".join(
-        f'<section id="{name}"><h2>{html.escape(head)}</h2>{content}</section>'
-        for name, head, content in sections
+    script = _file("page.js") if has_maps else ""
+    return fill(
+        "page.html",
+        title=title,
+        intro=Markup(intro),
+        legend=Markup(legend),
+        sections=[(name, heading, Markup(content)) for name, heading, content in sections],
+        style=_file("style.css"),
+        script=script,
+        digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-    policy, script = _POLICY, ""
-    if has_maps:
-        digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-        policy += f"; script-src 'sha256-{digest}'"
-        script = f"<script>{SCRIPT}</script>"
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
-        f"<title>{html.escape(title)}</title><style>{CSS}</style></head>\n"
-        f"<body><header><h1>{html.escape(title)}</h1>{intro}"
-        f'<nav aria-label="Sections">{links}</nav></header>\n{legend}\n<main>{body}'
-        "<footer>Made by mupo_ray from the files of the runs; this page needs no network."
-        f"</footer></main>{script}</body></html>\n"
-    )
+
+
+def fill(template: str, **values: Any) -> Markup:
+    """HTML of a template; every string among the values is escaped."""
+    return Markup(_TEMPLATES.get_template(template).render(values))
 
 
 def save_page(path: Path, text: str) -> Path:
     """Write a page, whole or not at all; folders are made."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text, encoding="utf-8")
-    draft.replace(path)
+    write_text(path, text)
     return path
 
 
-def legend(names: Sequence[str]) -> str:
+def legend(names: Sequence[str]) -> Markup:
     """Which line of the plots is whose; stays in view."""
-    items = "".join(
-        f'<li><svg viewBox="0 0 34 10" aria-hidden="true"><line x1="1" y1="5" x2="33" y2="5" '
-        f'style="stroke: var(--{colour(i)}); stroke-width: 2.6" '
-        f'stroke-dasharray="{dashes(i)}"/></svg>{html.escape(name)}</li>'
-        for i, name in enumerate(names)
-    )
-    return f'<div class="legend"><ul aria-label="Lines of the plots">{items}</ul></div>'
+    lines = [(colour(i), dashes(i), name) for i, name in enumerate(names)]
+    return fill("legend.html", lines=lines)
 
 
 def figure(heading: str, svg: str, caption: str) -> str:
     """A plot with its heading and a caption that says what the axes are (plain text, both)."""
-    return (
-        f"<figure><h3>{html.escape(heading)}</h3>{svg}"
-        f"<figcaption>{html.escape(caption)}</figcaption></figure>"
-    )
+    return str(_piece("figure")(heading, Markup(svg), caption))
 
 
 def table(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str, words: bool = False
 ) -> str:
-    """A table that scrolls sideways on a narrow screen.
+    """A table that scrolls sideways on a narrow screen, for pages that make their own HTML.
 
     Args:
         head: plain text of the header cells.
@@ -100,13 +130,40 @@ def table(
         caption: plain text for readers who cannot see it.
         words: cells are text, not numbers.
     """
-    cells = "".join(f'<th scope="col">{html.escape(text)}</th>' for text in head)
-    body = "".join(
-        f'<tr><th scope="row">{first}</th>{"".join(f"<td>{cell}</td>" for cell in rest)}</tr>'
-        for first, *rest in rows
-    )
-    kind = ' class="words"' if words else ""
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{html.escape(caption)}">'
-        f"<table{kind}><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table></div>"
-    )
+    cells = [[Markup(cell) for cell in row] for row in rows]
+    return str(_piece("table")(head, cells, caption, words))
+
+
+def cell(
+    value: float | None,
+    interval: tuple[float | None, float | None] | None = None,
+    form: str = ".3f",
+) -> Cell:
+    """A number with its interval below it; a dash where there is none."""
+    small = ""
+    if value is not None and interval is not None and None not in interval:
+        small = Markup("{}&ndash;{}").format(*(number(end, form) for end in interval))
+    return Cell(text=number(value, form), small=small)
+
+
+def breakable(name: str) -> Markup:
+    """A name that a narrow column may break after its underscores."""
+    return Markup("_<wbr>").join(name.split("_"))
+
+
+def clipped(text: str, limit: int) -> str:
+    """A text, cut at a number of characters, which it then says."""
+    rest = len(text) - limit
+    return text if rest <= 0 else f"{text[:limit]} ... ({rest} characters more)"
+
+
+def _piece(name: str) -> Callable[..., Markup]:
+    macro: Callable[..., Markup] = getattr(_TEMPLATES.get_template("pieces.html").module, name)
+    return macro
+
+
+def _file(name: str) -> Markup:
+    return Markup((_FOLDER / name).read_text(encoding="utf-8"))
+
+
+_TEMPLATES.filters |= {"number": number, "clipped": clipped}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from PIL import Image
 from mupo_ray.data.images import decode_image
 from mupo_ray.data.table import open_table
 from mupo_ray.errors import DataError
+from mupo_ray.files import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,15 @@ _MAX_PICTURE_SIDE = 480
 _MIME = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpeg", b"GIF8": "gif"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Picture:
+    """A picture of a question, or why there is none."""
+
+    uri: str = ""
+    """The whole picture; empty where it is lacking."""
+    lack: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Pictures:
     """Pictures of a data file's rows."""
@@ -34,26 +43,25 @@ class Pictures:
     table: PromptTable | None
     """None where the file is not to be found."""
 
-    def of(self, row: int, hashes: Sequence[str]) -> list[bytes | None]:
-        """Encoded pictures of a row, each None where it is not at hand.
+    def of(self, row: int, hashes: Sequence[str]) -> list[Picture]:
+        """Pictures of a row, embedded as far as they are at hand.
 
         Args:
             row: number of the row in the data file.
             hashes: sha256 of each picture's encoded bytes; the data file's must have the same.
         """
-        missing: list[bytes | None] = [None] * len(hashes)
+        missing = [Picture(lack="picture not found in the data file")] * len(hashes)
         if self.table is None or not hashes:
             return missing
         try:
-            found_row = self.table.read([row])[0]
-            found = [
-                ref.encoded or (Path(found_row.folder) / str(ref.path)).read_bytes()
-                for ref in found_row.images
+            raw = self.table.read([row])[0]
+            encoded = [
+                ref.encoded or (Path(raw.folder) / str(ref.path)).read_bytes() for ref in raw.images
             ]
         except (OSError, IndexError, DataError):
             return missing
-        same = [hashlib.sha256(data).hexdigest() for data in found] == list(hashes)
-        return [*found] if same else missing
+        same = [sha256_of(data) for data in encoded] == list(hashes)
+        return [_embedded(data) for data in encoded] if same else missing
 
 
 def open_pictures(data: str | None) -> Pictures:
@@ -70,23 +78,14 @@ def open_pictures(data: str | None) -> Pictures:
         return Pictures(None)
 
 
-def pictures_html(pictures: Sequence[bytes | None]) -> str:
-    """The pictures of a question, each embedded, or a frame that says it is missing."""
-    return "".join(_picture(data, i, len(pictures)) for i, data in enumerate(pictures))
-
-
-def _picture(data: bytes | None, index: int, total: int) -> str:
-    name = "picture of the question" + (f", {index + 1} of {total}" if total > 1 else "")
-    if data is None:
-        return '<div class="nopicture">picture not found in the data file</div>'
+def _embedded(data: bytes) -> Picture:
     kind = next((mime for magic, mime in _MIME.items() if data.startswith(magic)), None)
     if kind is None or len(data) > _MAX_PICTURE_BYTES:
         try:
             kind, data = "jpeg", _shrunk(data)
         except DataError:
-            return '<div class="nopicture">picture cannot be decoded</div>'
-    encoded = base64.b64encode(data).decode()
-    return f'<img alt="{name}" src="data:image/{kind};base64,{encoded}">'
+            return Picture(lack="picture cannot be decoded")
+    return Picture(uri=f"data:image/{kind};base64,{base64.b64encode(data).decode()}")
 
 
 def _shrunk(data: bytes) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from matplotlib.ticker import MaxNLocator, NullFormatter, NullLocator, ScalarFormatter
@@ -13,6 +13,7 @@ from mupo_ray.report.svg import MUTED, STAGE_COLOURS, dashes, render, series_col
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from markupsafe import Markup
     from matplotlib.axes import Axes
 
 # More points than this cannot be told apart at the size shown, and make the file large.
@@ -29,6 +30,15 @@ class Line:
     y: Sequence[float] | np.ndarray
     band: tuple[Sequence[float], Sequence[float]] | None = None
     """Lower and upper end of each point's interval."""
+
+
+class Plot(NamedTuple):
+    """A plot with what stands around it."""
+
+    heading: str
+    svg: Markup
+    caption: str
+    """Says what the axes are."""
 
 
 def window_of(num_points: int) -> int:
@@ -53,7 +63,7 @@ def curves(
     x_label: str,
     y_label: str,
     limits: Sequence[float] = (),
-) -> str:
+) -> Markup:
     """Lines with a marker at each point: metrics measured now and then.
 
     Args:
@@ -76,7 +86,7 @@ def curves(
 
 def noisy_curves(
     lines: Sequence[Line], *, alt: str, x_label: str, y_label: str, log: bool = False
-) -> str:
+) -> Markup:
     """Each point thin and pale, a running mean thick: metrics measured at each step.
 
     Args:
@@ -91,17 +101,17 @@ def noisy_curves(
         if log:
             axes.set_yscale("log")
             axes.set_autoscaley_on(False)
-        shown: list[float] = []
+        heights: list[float] = []
         for line in lines:
-            kept = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y > 0 or not log]
-            y = [y for _, y in kept]
-            shown += y
-            x, points, mean = (_thin(v) for v in ([x for x, _ in kept], y, smooth(y)))
+            drawn = [(x, y) for x, y in zip(line.x, line.y, strict=True) if y > 0 or not log]
+            y = [y for _, y in drawn]
+            heights += y
+            x, points, mean = (_thin(v) for v in ([x for x, _ in drawn], y, smooth(y)))
             _draw(axes, Line(series=line.series, x=x, y=points), linewidth=0.7, alpha=0.4)
             _draw(axes, Line(series=line.series, x=x, y=mean))
-        if log and shown:
+        if log and heights:
             # Matplotlib's own choice gives a constant a range without width.
-            axes.set_ylim(min(shown) / 1.5, max(shown) * 1.5)
+            axes.set_ylim(min(heights) / 1.5, max(heights) * 1.5)
             axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
             axes.yaxis.set_minor_formatter(NullFormatter())
         _whole_steps(axes)
@@ -111,7 +121,7 @@ def noisy_curves(
 
 def sample_curves(
     lines: Sequence[Line], *, limits: tuple[float, float], alt: str, y_label: str
-) -> str:
+) -> Markup:
     """A measure against k with its band, k doubling along the axis.
 
     Args:
@@ -136,7 +146,7 @@ def sample_curves(
     return render(draw, alt, "k, samples drawn for a question", y_label)
 
 
-def span_plot(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) -> str:
+def span_plot(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) -> Markup:
     """For each model an upright line between two values, at its place on the x axis.
 
     Args:
@@ -167,7 +177,7 @@ def span_plot(lines: Sequence[Line], *, alt: str, x_label: str, y_label: str) ->
 
 def pass_curves(
     start: Sequence[Mapping[int, float]], lines: Sequence[Line], *, alt: str, y_label: str
-) -> str:
+) -> Markup:
     """pass@k against k: grey where training started, coloured at the end.
 
     Args:
@@ -191,7 +201,7 @@ def pass_curves(
 
 def stacked(
     steps: Sequence[float], stages: Sequence[Sequence[float]], *, top: float, alt: str
-) -> str:
+) -> Markup:
     """Seconds of each stage on top of each other, over steps.
 
     Args:

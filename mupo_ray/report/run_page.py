@@ -1,55 +1,55 @@
 """One self-contained page that compares runs: figures, plots, samples, settings.
 
-    read_run -> summarise -> table of final figures        summary.py
-             -> sections with plots, as inline SVG         report_sections.py, report_collapse.py
-             -> cohorts with their pictures                report_cohorts.py
-                                         -> page           report_page.py
+    read_run -> summarise -> table of final figures    runs/summary.py
+             -> plots against the steps                run_plots.py
+             -> cohorts with their pictures            pictures.py
+                                         -> page       page.py
 
 Everything a run says comes from its folder, so a report can be made again at any time.
 """
 
 from __future__ import annotations
 
-import html
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow.parquet as pq
+
 from mupo_ray.config import Config
+from mupo_ray.data.stream import PromptOrder
 from mupo_ray.evaluation.measures import measure_set
 from mupo_ray.evaluation.samples import load_problems
-from mupo_ray.report.cohorts import cohort_html, cohort_steps, run_pictures
 from mupo_ray.report.eval_page import eval_intro, eval_sections, read_evaluation
-from mupo_ray.report.page import legend, page, save_page, table
-from mupo_ray.report.sections import (
+from mupo_ray.report.page import (
+    Cell,
+    ListedResponse,
+    breakable,
     cell,
-    eval_section,
-    meaning,
-    time_section,
-    train_section,
+    fill,
+    legend,
+    page,
+    save_page,
 )
-from mupo_ray.runs.summary import (
-    Figures,
-    RunFiles,
-    RunSummary,
-    base_columns,
-    comparison_table,
-    figure_order,
-    read_run,
-    summarise,
-    summarise_run,
-)
+from mupo_ray.report.pictures import open_pictures
+from mupo_ray.report.run_plots import heldout_section, meaning, time_section, train_section
+from mupo_ray.runs.summary import base_columns, figure_order, read_run, summarise
+from mupo_ray.settings.load import leaves
+from mupo_ray.text import number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
-__all__ = [
-    "Figures",
-    "RunSummary",
-    "comparison_table",
-    "summarise_run",
-    "write_report",
-]
+    from mupo_ray.report.pictures import Picture, Pictures
+    from mupo_ray.runs.summary import RunFiles, RunSummary
+
+# Cohorts of a saved step, from the start of its file.
+_COHORTS_SHOWN = 2
+_COHORT_COLUMNS = (
+    *("prompt_id", "position", "question", "answer", "image_sha256", "response_index", "text"),
+    *("finish_reason", "extracted", "accuracy", "reason", "group_id"),
+    *("reward", "reward_parts", "advantage"),
+)
 
 
 def write_report(
@@ -81,12 +81,12 @@ def write_report(
     files = {name: read_run(Path(folder)) for name, folder in runs.items()}
     summaries = {name: summarise(run) for name, run in files.items()}
     sections = [
-        ("figures", "Final figures", _final_table(files, summaries)),
-        ("heldout", "Held-out questions", eval_section(files, summaries)),
+        ("figures", "Final figures", _final_figures(files, summaries)),
+        ("heldout", "Held-out questions", heldout_section(files, summaries)),
         ("training", "Training", train_section(files)),
         ("time", "Time", time_section(files, summaries)),
-        ("samples", "Sampled responses", _cohort_section(files)),
-        ("settings", "Settings", _settings_section(files)),
+        ("samples", "Sampled responses", _samples(files)),
+        ("settings", "Settings", _settings(files)),
     ]
     kept = [section for section in sections if section[2]]
     evaluated = {n: read_evaluation(Path(f)) for n, f in (evaluations or {}).items()}
@@ -99,7 +99,6 @@ def write_report(
 
 
 def _intro(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSummary]) -> str:
-    steps = ", ".join(f"{html.escape(name)} {s.steps} steps" for name, s in summaries.items())
     questions = {
         int(figures["questions"])
         for run in files.values()
@@ -107,44 +106,33 @@ def _intro(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSummary]) -
         if "questions" in figures
     }
     sets = {run.eval_set for run in files.values() if run.eval_set is not None}
-    asked = (
-        f" Evaluated on {' and '.join(map(str, sorted(questions)))} questions of "
-        f"{html.escape(' and '.join(sorted(sets)))}."
-        if questions
-        else ""
+    return fill(
+        "run/intro.html",
+        steps={name: summary.steps for name, summary in summaries.items()},
+        questions=sorted(questions),
+        sets=sorted(sets),
     )
-    return f'<p class="intro">Trained: {steps}.{asked}</p>'
 
 
-def _final_table(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSummary]) -> str:
-    bases = base_columns(summaries)
-    columns: list[tuple[str, Figures, RunFiles]] = []
-    for name, figures in bases.items():
-        owner = next(n for n, s in summaries.items() if s.base == figures)
-        columns.append((name, figures, files[owner]))
+def _final_figures(files: Mapping[str, RunFiles], summaries: Mapping[str, RunSummary]) -> str:
+    columns = []
+    for name, base in base_columns(summaries).items():
+        owner = next(n for n, s in summaries.items() if s.base == base)
+        columns.append((name, base, files[owner]))
     columns += [(name, s.final, files[name]) for name, s in summaries.items()]
-    spread = [_intervals(run, figures.step) for _, figures, run in columns]
+    intervals = [_intervals(run, figures.step) for _, figures, run in columns]
     names = {name for _, figures, _ in columns for name in figures.by_name()}
-    rows = []
+    rows: list[list[Cell | str]] = []
     for name in sorted(names, key=figure_order):
         values = [figures.by_name().get(name) for _, figures, _ in columns]
-        if all(value is None for value in values):
-            continue
-        cells = [cell(v, s.get(name)) for v, s in zip(values, spread, strict=True)]
-        rows.append(
-            [f"{html.escape(name).replace('_', '_<wbr>')}<small>{meaning(name)}</small>", *cells]
-        )
-    if not rows:
-        return '<p class="hint">No evaluation was made in these runs.</p>'
-    rows.append(["after steps", *(cell(f.step, None, 0) for _, f, _ in columns)])
-    note = (
-        '<p class="hint">Small figures: 95 % interval over questions. The runs answer '
-        "the same questions, so intervals that overlap may still hide a difference.</p>"
-        if any(spread)
-        else ""
-    )
+        if any(value is not None for value in values):
+            label = Cell(text=breakable(name), small=meaning(name))
+            cells = [cell(v, i.get(name)) for v, i in zip(values, intervals, strict=True)]
+            rows.append([label, *cells])
+    if rows:
+        rows.append(["after steps", *(number(f.step, ".0f") for _, f, _ in columns)])
     head = ["", *(name for name, _, _ in columns)]
-    return table(head, rows, caption="Final figures of each run") + note
+    return fill("run/figures.html", head=head, rows=rows, has_intervals=any(intervals))
 
 
 def _intervals(run: RunFiles, step: int | None) -> dict[str, tuple[float, float]]:
@@ -152,70 +140,124 @@ def _intervals(run: RunFiles, step: int | None) -> dict[str, tuple[float, float]
     if step is None:
         return {}
     path = run.folder / "eval" / str(run.eval_set) / f"step_{step:06d}.parquet"
-    if not path.is_file():
-        return {}
-    problems = load_problems(path)
+    problems = load_problems(path) if path.is_file() else []
     if not problems:
         return {}
-    measured = measure_set(problems, limit=0).micro
-    found = measured.measures | {f"pass@{k}": e for k, e in measured.pass_at_k.items()}
-    if 4 in measured.any_of_k:
-        found["acc@4"] = measured.any_of_k[4]
+    micro = measure_set(problems, limit=0).micro
+    estimates = micro.measures | {f"pass@{k}": e for k, e in micro.pass_at_k.items()}
+    if 4 in micro.any_of_k:
+        estimates["acc@4"] = micro.any_of_k[4]
     return {
         name: (e.low, e.high)
-        for name, e in found.items()
+        for name, e in estimates.items()
         if e.low is not None and e.high is not None
     }
 
 
-def _cohort_section(files: Mapping[str, RunFiles]) -> str:
-    parts = []
+def _samples(files: Mapping[str, RunFiles]) -> str:
+    """The first cohorts of the first and the last step saved; empty without any."""
+    steps = []
     for name, run in files.items():
-        steps = cohort_steps(run)
-        pictures = run_pictures(run) if steps else None
-        for number, (step, cohorts) in enumerate(steps):
-            assert pictures is not None
-            inner = "".join(cohort_html(rows, pictures) for rows in cohorts)
-            is_open = " open" if number == len(steps) - 1 else ""
-            parts.append(
-                f"<details{is_open}><summary>{html.escape(name)}, sampled after {step} finished "
-                f"steps</summary>{inner}</details>"
+        saved = sorted((run.folder / "rollouts").glob("step_*.parquet"))
+        if not saved:
+            continue
+        config = run.record.get("config", {})
+        pictures = open_pictures(str(config.get("data", {}).get("train") or ""))
+        seed = int(config.get("run", {}).get("seed", 0))
+        for file in saved if len(saved) <= 2 else [saved[0], saved[-1]]:
+            steps.append(
+                {
+                    "run": name,
+                    # Finished steps of the policy that sampled.
+                    "step": int(file.stem.removeprefix("step_")),
+                    "cohorts": [_cohort(rows, pictures, seed) for rows in _first_cohorts(file)],
+                    "is_last": file == saved[-1],
+                }
             )
-    if not parts:
-        return ""
-    return (
-        '<p class="hint">The first prompts of the first and of the last step saved, not chosen by '
-        "outcome. The bar at the left is green for a right answer, red for any other.</p>"
-        + "".join(parts)
+    return fill("run/samples.html", steps=steps) if steps else ""
+
+
+def _first_cohorts(file: Path) -> list[list[dict[str, Any]]]:
+    """Rows, as `records.cohort_rows` makes them, of the first cohorts of a saved step."""
+    cohorts: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in pq.read_table(file, columns=list(_COHORT_COLUMNS)).to_pylist():
+        cohorts.setdefault((row["prompt_id"], row["position"]), []).append(row)
+    return list(cohorts.values())[:_COHORTS_SHOWN]
+
+
+def _cohort(rows: Sequence[dict[str, Any]], pictures: Pictures, seed: int) -> dict[str, Any]:
+    """What a template says of a cohort."""
+    groups: dict[int, list[dict[str, Any]]] = {}
+    for row in sorted(rows, key=lambda r: (r["group_id"], r["response_index"])):
+        groups.setdefault(row["group_id"], []).append(row)
+    first = rows[0]
+    return {
+        "pictures": _pictures_of(first, pictures, seed),
+        "question": first["question"],
+        "answer": first["answer"],
+        "num_right": sum(map(_is_right, rows)),
+        "num_responses": len(rows),
+        "groups": [
+            {
+                "number": group + 1,
+                "responses": [*map(_response, members)],
+                "num_right": sum(map(_is_right, members)),
+                "mean_reward": sum(row["reward"] for row in members) / len(members),
+            }
+            for group, members in groups.items()
+        ],
+    }
+
+
+def _pictures_of(row: dict[str, Any], pictures: Pictures, seed: int) -> list[Picture]:
+    """Pictures of the prompt at a row's place in the run's sequence."""
+    number_of_row = row["position"]
+    if pictures.table is not None:
+        order = PromptOrder(num_rows=pictures.table.num_rows, seed=seed)
+        number_of_row = order.rows([number_of_row])[0]
+    return pictures.of(number_of_row, row["image_sha256"] or [])
+
+
+def _is_right(row: dict[str, Any]) -> bool:
+    return bool(row["accuracy"] >= 1.0)  # As `Verdict.is_correct`: a model may have judged it.
+
+
+def _response(row: dict[str, Any]) -> ListedResponse:
+    parts = " + ".join(f"{n} {v:.2f}" for n, v in row["reward_parts"].items() if v is not None)
+    notes = [f"reward {row['reward']:.2f} = {parts}", f"advantage {row['advantage']:+.2f}"]
+    if row["finish_reason"] == "length":
+        notes.append("cut at the token limit")
+    return ListedResponse(
+        text=row["text"],
+        reason=row["reason"],
+        is_right=_is_right(row),
+        extracted=row["extracted"],
+        notes=notes,
     )
 
 
-def _settings_section(files: Mapping[str, RunFiles]) -> str:
-    records = {name: _flat(run.record.get("config", {})) for name, run in files.items()}
-    if len(records) > 1:
-        columns, hint = records, "Settings in which the runs differ."
-    else:
-        defaults = _flat(json.loads(Config().model_dump_json()))
-        columns, hint = {"default": defaults, **records}, "Settings that are not the default."
-    keys = dict.fromkeys(key for record in columns.values() for key in record)
-    differing = [
-        key for key in keys if key != "run.name" and len({r.get(key) for r in columns.values()}) > 1
-    ]
-    rows = [
-        [html.escape(key), *(html.escape(r.get(key, "-")) for r in columns.values())]
-        for key in differing
-    ]
-    shown = table(["", *columns], rows, caption=hint, words=True) if rows else "<p>None.</p>"
-    made = {name: _flat(_provenance(run.record)) for name, run in files.items()}
-    names = dict.fromkeys(key for record in made.values() for key in record)
-    versions = [
-        [html.escape(key), *(html.escape(r.get(key, "-")) for r in made.values())] for key in names
-    ]
-    inner = table(["", *made], versions, caption="Versions and seeds", words=True)
-    return (
-        f'<p class="hint">{hint}</p>{shown}'
-        f"<details><summary>Versions and seeds</summary>{inner}</details>"
+def _settings(files: Mapping[str, RunFiles]) -> str:
+    columns = {name: _texts(run.record.get("config", {})) for name, run in files.items()}
+    hint = "Settings in which the runs differ."
+    if len(columns) == 1:
+        columns = {"default": _texts(json.loads(Config().model_dump_json())), **columns}
+        hint = "Settings that are not the default."
+    made = {name: _texts(_provenance(run.record)) for name, run in files.items()}
+    differing = (row for row in _rows(columns) if row[0] != "run.name" and len({*row[1:]}) > 1)
+    return fill(
+        "run/settings.html",
+        hint=hint,
+        head=["", *columns],
+        rows=[*differing],
+        runs=["", *made],
+        versions=[*_rows(made)],
     )
+
+
+def _rows(columns: Mapping[str, Mapping[str, str]]) -> Iterator[list[str]]:
+    """A row for each key of any column."""
+    for key in dict.fromkeys(key for column in columns.values() for key in column):
+        yield [key, *(column.get(key, "-") for column in columns.values())]
 
 
 def _provenance(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,11 +270,6 @@ def _provenance(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _flat(tree: Any, path: str = "") -> dict[str, str]:
+def _texts(tree: Mapping[str, Any]) -> dict[str, str]:
     """Dotted key -> value as text."""
-    if isinstance(tree, dict):
-        found: dict[str, str] = {}
-        for key, value in tree.items():
-            found |= _flat(value, f"{path}.{key}" if path else str(key))
-        return found
-    return {path: tree if isinstance(tree, str) else json.dumps(tree)}
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in leaves(tree).items()}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import io
 import re
 from typing import TYPE_CHECKING
 
 import matplotlib
+from markupsafe import Markup
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _INK, MUTED, _GRID = "#010101", "#010102", "#010103"
 _VARIABLES = {_INK: "ink", MUTED: "muted", _GRID: "grid"}
 _SERIES = [f"#0102{i:02x}" for i in range(6)]
-STAGE_COLOURS = [f"#0103{i:02x}" for i in range(7)]
+STAGE_COLOURS = [f"#0103{i:02x}" for i in range(8)]
 """Of the stages of a step, from the bottom up."""
 _VARIABLES |= {colour: f"s{i}" for i, colour in enumerate(_SERIES)}
 _VARIABLES |= {colour: f"t{i}" for i, colour in enumerate(STAGE_COLOURS)}
@@ -76,7 +76,7 @@ def render(
     x_label: str,
     y_label: str,
     size: tuple[float, float] = _SIZE,
-) -> str:
+) -> Markup:
     """One plot as part of a page.
 
     Args:
@@ -102,7 +102,7 @@ def render(
     return _inline(out.getvalue(), alt)
 
 
-def _inline(svg: str, alt: str) -> str:
+def _inline(svg: str, alt: str) -> Markup:
     """A file's SVG as part of a page: no prologue, no fixed size, colours by the page's names."""
     body = svg[svg.index("<svg") :]
     view_box = re.search(r'viewBox="[^"]*"', body)
@@ -115,4 +115,5 @@ def _inline(svg: str, alt: str) -> str:
     body = re.sub(r"#0[0-9a-f]{5}\b", lambda m: f"var(--{_VARIABLES[m[0]]})", body)
     body = re.sub(r" font-family: [^;\"]*;", "", body)
     body = re.sub(r"\s*\n\s*", "\n", body)
-    return f'<svg {view_box[0]} role="img" aria-label="{html.escape(alt)}">{body.strip()}'
+    head = Markup('<svg {} role="img" aria-label="{}">').format(Markup(view_box[0]), alt)
+    return head + Markup(body.strip())

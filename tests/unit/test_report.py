@@ -18,14 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from eval_folders import write_run
+from markupsafe import escape
 from PIL import Image
 
 from mupo_ray.data.stream import PromptOrder
 from mupo_ray.errors import CheckpointError, ConfigError
 from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse, save_problems
 from mupo_ray.report.plots import smooth, window_of
-from mupo_ray.report.run_page import comparison_table, summarise_run, write_report
+from mupo_ray.report.run_page import write_report
 from mupo_ray.runs.records import save_rows
+from mupo_ray.runs.summary import comparison_table, summarise_run
 
 HOSTILE = '<script>alert("1")</script> & <img src="http://example.org/x.png"> x < y $a_1$'
 JOB = runpy.run_path(str(Path(__file__).parents[2] / "jobs" / "report.py"))
@@ -220,7 +222,7 @@ def test_page_escapes_text_and_loads_nothing(run: Path, tmp_path: Path) -> None:
     add_cohorts(run, HOSTILE)
     path = write_report({"<b>mupo": run}, tmp_path / "out" / "r.html", "a <title> & more")
     text = path.read_text()
-    assert html.escape(HOSTILE) in text
+    assert escape(HOSTILE) in text
     assert HOSTILE not in text and "<b>mupo" not in text and "<title> & more" not in text
     page = Loads(text)
     assert not page.tags & {"script", "link", "iframe", "object", "embed", "base"}
@@ -229,6 +231,25 @@ def test_page_escapes_text_and_loads_nothing(run: Path, tmp_path: Path) -> None:
     assert len(page.ids) == len(set(page.ids))
     assert {t[1:] for t in page.targets if t.startswith("#")} <= set(page.ids)
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_no_string_of_a_run_is_markup(run: Path, tmp_path: Path) -> None:
+    add_cohorts(run)
+    row = cohort(4, "0" * 64)[0] | {"question": HOSTILE, "answer": HOSTILE, "extracted": HOSTILE}
+    row |= {"reason": HOSTILE, "reward_parts": {HOSTILE: 1.0}}
+    save_rows(run / "rollouts" / "step_000000.parquet", [row])
+    record = json.loads((run / "run.json").read_text())
+    record["config"]["model"] = {HOSTILE: HOSTILE}
+    (run / "run.json").write_text(json.dumps(record | {"packages": {HOSTILE: HOSTILE}}))
+    text = write_report({HOSTILE: run}, tmp_path / "r.html", HOSTILE).read_text()
+    page = Loads(text)
+    assert "script" not in page.tags and all(t.startswith(("data:", "#")) for t in page.targets)
+    samples = text[text.index('id="samples"') : text.index('id="settings"')]
+    # Summaries of the two steps with the run's name; question, gold answer, answer found, reason
+    # (its _ are spaces) and part of the reward.
+    assert samples.count(escape(HOSTILE)) == 6
+    assert samples.count(escape(HOSTILE.replace("_", " "))) == 1
+    assert HOSTILE not in text
 
 
 def test_plots_are_whole_and_described(run: Path, tmp_path: Path) -> None:
@@ -246,6 +267,9 @@ def test_plots_are_whole_and_described(run: Path, tmp_path: Path) -> None:
         assert root.get("aria-label") and root.get("role") == "img"
         assert "<figcaption>" in plot and not re.findall("#[0-9a-f]{6}", svg)
     assert "mupo: 0.5 at step 0, 0.7 at step 4" in plots[0]
+    light, dark = text[text.index("<style>") : text.index("</style>")].split("@media", 2)[:2]
+    for colour in {*re.findall(r"var\(--([st]\d+)\)", text)}:
+        assert f"--{colour}:" in light and f"--{colour}:" in dark
 
 
 def test_the_collapse_alarm_s_shares_limits_and_words(tmp_path: Path) -> None:

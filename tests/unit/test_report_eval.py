@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import html
 import json
 import re
 import runpy
@@ -15,16 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from eval_folders import NUM_SAMPLES, sample, vectors, write_data, write_evaluation
+from markupsafe import escape
 
 from mupo_ray.errors import DataError
 from mupo_ray.evaluation.measures import measure_evaluation
 from mupo_ray.evaluation.results import SamplingSettings, save_results
 from mupo_ray.evaluation.samples import EvaluatedProblem, load_problems, save_problems
-from mupo_ray.report.cards import Grouping
-from mupo_ray.report.choice import choose
+from mupo_ray.report.cards import Grouping, choose
 from mupo_ray.report.eval_page import Shares, write_eval_report
 from mupo_ray.report.maps import plane, reach, spread
-from mupo_ray.report.responses import response_html
 
 HOSTILE = (
     '<script>alert("1")</script> & </style><img src="http://example.org/x.png" onerror=x> $a_1$'
@@ -131,14 +129,6 @@ def test_groups_shrink_to_what_the_samples_allow() -> None:
     assert grouping.of(vectors(0.8, 2)).tolist() == [0, 0]
 
 
-def test_long_texts_are_folded_and_cut_where_they_say_so() -> None:
-    short = response_html("x" * 600, "right", [], is_right=True)
-    assert "<details" not in short
-    long = response_html("y" * 5000, "no_answer", ["n"], is_right=False, anchor="a1")
-    assert "(2000 characters more)" in long and long.startswith('<li id="a1" class="wrong">')
-    assert '<summary class="text">' + "y" * 300 + " ...</summary>" in long
-
-
 @pytest.fixture
 def folders(tmp_path: Path) -> dict[str, Path]:
     """Two models, the second without any diversity."""
@@ -153,7 +143,7 @@ def folders(tmp_path: Path) -> dict[str, Path]:
 def test_page_escapes_text_and_loads_nothing(folders: dict[str, Path], tmp_path: Path) -> None:
     path = write_eval_report(folders, tmp_path / "out" / "r.html", "a <title> & more")
     text = path.read_text()
-    assert html.escape(HOSTILE) in text
+    assert escape(HOSTILE) in text
     assert HOSTILE not in text and "<b>grpo" not in text and "<title> & more" not in text
     page = Page(text)
     assert not {"link", "iframe", "object", "embed", "base", "form"} & set(page.tags)
@@ -163,6 +153,36 @@ def test_page_escapes_text_and_loads_nothing(folders: dict[str, Path], tmp_path:
     assert {t[1:] for t in page.targets if t.startswith("#")} <= set(page.ids)
     assert not re.findall(r"url\((?!#)", text) and "@import" not in text
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_no_string_of_an_evaluation_is_markup(tmp_path: Path) -> None:
+    hostile = replace(sample(HOSTILE, is_right=False), reason=HOSTILE, extracted=HOSTILE)
+    asked = replace(
+        problem("a", 0, 2, 0.5),
+        set_name="<b>set",
+        question=HOSTILE,
+        answer=HOSTILE,
+        category=HOSTILE,
+        greedy=hostile,
+        samples=(hostile,) * 4,
+    )
+    folder = tmp_path / "m"
+    save_problems(folder / "<b>set" / "samples.parquet", [asked])
+    sampling = SamplingSettings(num_samples=4, temperature=1.0, top_p=1.0, max_new_tokens=9, seed=0)
+    results = measure_evaluation({"<b>set": [asked]}, model=HOSTILE, created="", sampling=sampling)
+    save_results(folder / "results.json", results)
+    models = {HOSTILE: folder, "b": folder}
+    text = write_eval_report(models, tmp_path / "r.html", HOSTILE).read_text()
+    page = Page(text)
+    assert HOSTILE not in text and "<b>set" not in text and not page.handlers
+    assert page.tags.count("script") == 1 and "img" not in page.tags
+    card = text[text.index('id="p0-0"') : text.index("</article>")]
+    # Question, gold answer and category; the model in its map's heading and label and in its list;
+    # for each model the text of four marks and of two listed responses: the greedy one and four
+    # that are alike.
+    assert card.count(escape(HOSTILE)) == 3 + 3 + 2 * (4 + 2)
+    # Answers are cut to 80 characters. The reason stands at a mark twice, and in the list.
+    assert card.count(escape(HOSTILE[:80])) == 18 + 2 * (4 + 2) + 2 * (2 * 4 + 2)
 
 
 def test_policy_allows_the_page_s_own_script_alone(
@@ -188,6 +208,19 @@ def test_responses_stand_by_group_and_equal_ones_once(tmp_path: Path) -> None:
     assert "m: 9 samples, 4 right, 6 different" in card and "At temperature 0" in card
     assert card.count('class="pt ') == NUM_SAMPLES
     assert card.count('right" href') == 4
+
+
+def test_long_texts_are_folded_and_cut_where_they_say_so(tmp_path: Path) -> None:
+    # Each text ends with a space and a digit: 600 characters are shown, and 3000 of 5000.
+    short = write_evaluation(tmp_path / "short", [0], text="x" * 598)
+    text = write_eval_report({"short": short}, tmp_path / "r.html", "t").read_text()
+    assert f'<p class="text">{"x" * 598} 0</p>' in text and 'class="long"' not in text
+    long = write_evaluation(tmp_path / "long", [0], text="y" * 4998)
+    text = write_eval_report({"long": long}, tmp_path / "r.html", "t").read_text()
+    item = text[text.index('<li id="p0-0-0-0" class="wrong">') :]
+    item = item[: item.index("</li>")]
+    assert '<summary class="text">' + "y" * 300 + " ...</summary>" in item
+    assert f'<p class="text">{"y" * 3000} ... (2000 characters more)</p>' in item
 
 
 def test_what_is_not_shown_is_said(tmp_path: Path) -> None:

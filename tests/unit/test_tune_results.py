@@ -11,13 +11,13 @@ import pytest
 from cheap_trials import PASS_4, CheapTrainer, Silence, base, cheap_sweep
 from rich.console import Console
 
-from mupo_ray.config import load_config
+from mupo_ray.config import Config, load_config
 from mupo_ray.errors import PlacementError
 from mupo_ray.placement.cluster import describe_cluster
 from mupo_ray.placement.plan import plan
 from mupo_ray.placement.turn import Turnstile
 from mupo_ray.runs.folder import load_resolved
-from mupo_ray.train.board import SessionBoard
+from mupo_ray.train.board import RunTask, SessionBoard
 from mupo_ray.tune.report import write_sweep_report
 from mupo_ray.tune.results import write_best
 from mupo_ray.tune.study import START_UP_S, WALL_S, Sweep, open_sweep
@@ -145,7 +145,7 @@ def test_a_cluster_that_others_fill_is_not_one_that_is_too_small() -> None:
 def test_the_board_stops_the_open_run_alone() -> None:
     board = SessionBoard()
     assert not board.is_staffed()
-    first = board.post({"max_failures": 0})
+    first = board.post(RunTask(config=Config(), config_hash=""))
     board.take()
     assert board.is_staffed()
     board.ask_to_stop(first + 1, "of a run to come")
