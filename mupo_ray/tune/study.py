@@ -24,8 +24,8 @@ from optuna.trial import TrialState
 
 from mupo_ray.errors import SweepError
 from mupo_ray.settings.load import differences, leaves
+from mupo_ray.tune.expression import parse_objectives
 from mupo_ray.tune.held_file import HeldFile, is_held
-from mupo_ray.tune.objective import parse_objectives
 from mupo_ray.tune.paths import values_of
 from mupo_ray.tune.samplers import make_pruner, make_sampler
 from mupo_ray.tune.space import SearchSpace

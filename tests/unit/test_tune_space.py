@@ -12,8 +12,7 @@ from cheap_trials import base, cheap_sweep
 
 from mupo_ray.errors import ConfigError
 from mupo_ray.settings.load import load_config
-from mupo_ray.tune.expression import parse_expression
-from mupo_ray.tune.objective import parse_objectives, value_in
+from mupo_ray.tune.expression import parse_expression, parse_objectives, value_in
 from mupo_ray.tune.space import SearchSpace
 from mupo_ray.tune.spec import Objective, SweepConfig
 from mupo_ray.tune.spec_file import read_sweep
@@ -53,7 +52,12 @@ def test_expressions(text: str, names: int, expected: Any) -> None:
         ("__import__('os').system('true')", "is not allowed"),
         ("a.b()", r"'a\.b\(\)' is not allowed"),
         ("[1][0]", "is not allowed"),
-        ("2 ** 9", "is not allowed"),
+        ("1 + 2 ** 9", r"'2 \*\* 9' is not allowed"),
+        ("1 is 1", "is not allowed"),
+        ("b'a'", "is not allowed"),
+        ("min(a, key=b)", "is not allowed"),
+        ("min(*a)", r"'\*a' is not allowed"),
+        ("(1).real", "is not allowed"),
         ("(lambda: 1)()", "is not allowed"),
         ("f'{a}'", "is not allowed"),
         ("a +", "invalid syntax"),
