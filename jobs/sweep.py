@@ -35,7 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--storage", metavar="ADDRESS", help="in place of the file's")
     try:
         base, args = parse_cli(argv, parser)
-        from mupo_ray.tune.spec_file import read_sweep
+        from mupo_ray.tune.spec import read_sweep
         from mupo_ray.tune.study import open_sweep
 
         given = {name: getattr(args, name) for name in ("name", "trials", "minutes", "storage")}

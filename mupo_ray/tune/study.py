@@ -26,9 +26,7 @@ from mupo_ray.errors import SweepError
 from mupo_ray.settings.load import differences, leaves
 from mupo_ray.tune.expression import parse_objectives
 from mupo_ray.tune.held_file import HeldFile, is_held
-from mupo_ray.tune.paths import values_of
-from mupo_ray.tune.samplers import make_pruner, make_sampler
-from mupo_ray.tune.space import SearchSpace
+from mupo_ray.tune.space import SearchSpace, values_of
 from mupo_ray.tune.storage import open_storage, retry_callback
 
 if TYPE_CHECKING:
@@ -155,8 +153,9 @@ def open_sweep(config: SweepConfig, base: Config) -> Sweep:
             storage=storage,
             study_name=config.name,
             directions=[o.direction for o in config.objectives],
-            sampler=make_sampler(config, worker),
-            pruner=make_pruner(config, base.train.num_steps),
+            # Two workers should not draw the same points.
+            sampler=config.sampler.make(config.seed + worker),
+            pruner=config.pruner.make(base.train.num_steps),
             load_if_exists=True,
         )
         _check_identity(study, _identity(config, base), queued)

@@ -14,8 +14,7 @@ from mupo_ray.errors import ConfigError
 from mupo_ray.settings.load import load_config
 from mupo_ray.tune.expression import parse_expression, parse_objectives, value_in
 from mupo_ray.tune.space import SearchSpace
-from mupo_ray.tune.spec import Objective, SweepConfig
-from mupo_ray.tune.spec_file import read_sweep
+from mupo_ray.tune.spec import Objective, SweepConfig, read_sweep
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
