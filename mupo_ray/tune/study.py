@@ -13,26 +13,27 @@ Workers are processes, on one host or on several that share the folder.
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+import warnings
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 import optuna
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from mupo_ray.errors import SweepError
 from mupo_ray.settings.load import differences, leaves
 from mupo_ray.tune.expression import parse_objectives
-from mupo_ray.tune.held_file import HeldFile, is_held
 from mupo_ray.tune.space import SearchSpace, values_of
-from mupo_ray.tune.storage import open_storage, retry_callback
+from mupo_ray.tune.storage import held, is_held, open_storage, retry_callback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from filelock import FileLock
     from optuna.trial import FrozenTrial
 
     from mupo_ray.config import Config
@@ -49,6 +50,7 @@ WALL_S = "wall_s"
 START_UP_S = "start_up_s"
 """Of the wall time, what was spent in no step, evaluation or checkpoint."""
 
+_LOCK_FILE = "lock"
 _IDENTITY = "mupo_ray"
 """The study's attribute that says what it searches."""
 # May change between the starts of a sweep.
@@ -74,8 +76,6 @@ class Sweep:
     objectives: tuple[Expression, ...]
     folder: Path
     study: optuna.Study
-    lock: HeldFile
-    """Held to claim a trial."""
     worker: int
     """Number of this worker, counted over all starts."""
 
@@ -87,6 +87,14 @@ class Sweep:
     def run_dir(self, trial: FrozenTrial) -> Path:
         """Folder of a trial's run."""
         return self.folder / "trials" / str(trial.user_attrs.get(RUN, trial.number))
+
+    def locked(self) -> AbstractContextManager[FileLock]:
+        """Nobody else makes the study or claims a trial meanwhile."""
+        return held(self.folder / _LOCK_FILE)
+
+    def living(self) -> AbstractContextManager[FileLock]:
+        """Says that this worker lives, as long as it does."""
+        return held(worker_file(self.folder, self.worker))
 
     def next_move(self) -> Move:
         """What to do next; the lock must be held.
@@ -139,14 +147,15 @@ def open_sweep(config: SweepConfig, base: Config) -> Sweep:
         ConfigError: the search, an objective or the storage's address is wrong.
         SweepError: the storage cannot be reached, or holds another sweep of this name.
     """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", category=ExperimentalWarning)
     objectives = parse_objectives(config.objectives, base)
     space = SearchSpace(config.search, base, baseline=config.baseline)
     queued = [space.baseline()] if config.baseline else []
     if config.sampler.name == "grid":
         queued += [point for point in space.grid() if point not in queued]
     folder = base.run_dir.parent / config.name
-    lock = HeldFile(folder / "lock")
-    with lock:
+    with held(folder / _LOCK_FILE):
         storage = open_storage(config, folder)
         worker = _next_number(folder)
         study = optuna.create_study(
@@ -166,16 +175,8 @@ def open_sweep(config: SweepConfig, base: Config) -> Sweep:
         objectives=objectives,
         folder=folder,
         study=study,
-        lock=lock,
         worker=worker,
     )
-
-
-@contextmanager
-def living(sweep: Sweep) -> Iterator[None]:
-    """Say that this worker lives, as long as it does."""
-    with HeldFile(worker_file(sweep.folder, sweep.worker)):
-        yield
 
 
 def worker_file(folder: Path, worker: int) -> Path:

@@ -19,7 +19,7 @@ import optuna
 from optuna.trial import TrialState
 
 from mupo_ray.errors import ConfigError, MupoError
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 from mupo_ray.train.entry import early_stop
 from mupo_ray.tune.expression import value_in
 from mupo_ray.tune.storage import retry_callback
@@ -32,7 +32,6 @@ from mupo_ray.tune.study import (
     Move,
     Sweep,
     counted_trials,
-    living,
     no_success,
 )
 
@@ -105,9 +104,9 @@ def work(sweep: Sweep, trainer: Trainer, watcher: Watcher) -> None:
     minutes = sweep.config.minutes
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     waits_for: list[int] | None = None
-    with living(sweep):
+    with sweep.living():
         while True:
-            with sweep.lock:
+            with sweep.locked():
                 move = sweep.next_move()
             watcher.show(sweep)
             if move is Move.END:
@@ -134,7 +133,7 @@ def work(sweep: Sweep, trainer: Trainer, watcher: Watcher) -> None:
 
 
 def _is_wanted(sweep: Sweep) -> bool:
-    with sweep.lock:
+    with sweep.locked():
         return sweep.next_move() is Move.TRAIN
 
 
@@ -148,10 +147,10 @@ def _claim_and_train(sweep: Sweep, trainer: Trainer, watcher: Watcher) -> int | 
         trial.set_user_attr(WORKER, sweep.worker)
         # A retried trial comes with the attributes of the one before.
         trial.set_user_attr(REASON, None)
-        sweep.lock.let_go()
+        lock.release()
         return _train(sweep, trial, trainer, watcher)
 
-    with sweep.lock:
+    with sweep.locked() as lock:
         if sweep.next_move() is not Move.TRAIN:
             return None
         try:
