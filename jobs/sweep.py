@@ -56,10 +56,9 @@ def _work(sweep: Sweep) -> None:
     from rich.console import Console
 
     from mupo_ray.train.launch import connect
-    from mupo_ray.tune.report import PAGE_FILE
-    from mupo_ray.tune.results import BEST_FILE, write_results
-    from mupo_ray.tune.table import SweepTable, make_table
+    from mupo_ray.tune.report import BEST_FILE, PAGE_FILE, write_results
     from mupo_ray.tune.trainer import SessionTrainer
+    from mupo_ray.tune.trials import SweepTable, make_table
     from mupo_ray.tune.worker import work
 
     # `ray job stop` and batch systems end a job so.

@@ -184,15 +184,19 @@ def worker_file(folder: Path, worker: int) -> Path:
     return folder / "workers" / str(worker)
 
 
-def superseded(trials: Sequence[FrozenTrial]) -> set[int]:
-    """Numbers of the interrupted trials that another goes on with."""
-    return {n for trial in trials for n in trial.system_attrs.get("retry_history", ())}
+def successors(trials: Sequence[FrozenTrial]) -> dict[int, int]:
+    """Interrupted trial -> the one that goes on with it."""
+    after: dict[int, int] = {}
+    for trial in trials:
+        for number in trial.system_attrs.get("retry_history", ()):
+            after.setdefault(number, trial.number)
+    return after
 
 
 def counted_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Those that count towards the sweep's number: begun, and not gone on with by another."""
-    gone = superseded(trials)
-    return [t for t in trials if t.state is not TrialState.WAITING and t.number not in gone]
+    after = successors(trials)
+    return [t for t in trials if t.state is not TrialState.WAITING and t.number not in after]
 
 
 def no_success(trials: Sequence[FrozenTrial]) -> SweepError:
@@ -202,16 +206,16 @@ def no_success(trials: Sequence[FrozenTrial]) -> SweepError:
         reasons.setdefault(trial.user_attrs.get(REASON) or "its worker died", []).append(
             trial.number
         )
-    shown = "; ".join(f"trial {', '.join(map(str, n))}: {why}" for why, n in reasons.items())
-    return SweepError(f"no trial succeeded, of {len(trials)}: {shown}")
+    text = "; ".join(f"trial {', '.join(map(str, n))}: {why}" for why, n in reasons.items())
+    return SweepError(f"no trial succeeded, of {len(trials)}: {text}")
 
 
 def _next_number(folder: Path) -> int:
     """A number that no worker of this sweep had; the lock must be held."""
-    taken = folder / "workers"
-    taken.mkdir(parents=True, exist_ok=True)
-    number = len(list(taken.iterdir()))
-    (taken / str(number)).touch()
+    workers = folder / "workers"
+    workers.mkdir(parents=True, exist_ok=True)
+    number = len(list(workers.iterdir()))
+    (workers / str(number)).touch()
     return number
 
 
@@ -220,8 +224,8 @@ def _identity(config: SweepConfig, base: Config) -> dict[str, Any]:
     # Paths have dots of their own.
     search = {
         f"search.{path}.{field}": value
-        for path, given in dumped["search"].items()
-        for field, value in given.items()
+        for path, domain in dumped["search"].items()
+        for field, value in domain.items()
     }
     judged = leaves({str(i): o for i, o in enumerate(dumped["objectives"])}, "objectives")
     fixed = {
@@ -240,8 +244,8 @@ def _check_identity(
             study.enqueue_trial(point, skip_if_exists=True)
         study.set_user_attr(_IDENTITY, identity)
         return
-    if told := differences(before, identity):
+    if changes := differences(before, identity):
         raise SweepError(
-            f"the storage holds a study {study.study_name} of another search ({told}); choose "
+            f"the storage holds a study {study.study_name} of another search ({changes}); choose "
             "another name, or the same search to go on with it"
         )

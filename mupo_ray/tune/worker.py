@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import optuna
 from optuna.trial import TrialState
@@ -251,18 +251,17 @@ class Course:
             ConfigError: one was never measured, or is not finite.
         """
         rows = read_jsonl(self._file)
-        found = []
+        ends = []
         for expression in self._sweep.objectives:
             values = [v for row in rows if (v := value_in(expression, row)) is not None]
             if not values:
                 raise ConfigError(f"no line of {self._file} has all of {expression.text}")
             if not math.isfinite(values[-1]):
                 raise ConfigError(f"{expression.text} is {values[-1]} at the end of the run")
-            found.append(values[-1])
-        return found if len(found) > 1 else found[0]
+            ends.append(values[-1])
+        return ends if len(ends) > 1 else ends[0]
 
     def work_s(self) -> float:
         """Seconds in steps, evaluations and checkpoints since the trial began."""
-        before = [dict[str, Any](row) for row in self._before]
-        new = [row for row in read_jsonl(self._file) if row not in before]
-        return float(sum(row.get(key) or 0.0 for row in new for key in _WORK))
+        rows = [row for row in read_jsonl(self._file) if row not in self._before]
+        return float(sum(row.get(key) or 0.0 for row in rows for key in _WORK))

@@ -17,11 +17,17 @@ from mupo_ray.placement.plan import plan
 from mupo_ray.placement.turn import Turnstile
 from mupo_ray.settings.load import load_config, load_resolved
 from mupo_ray.train.board import SessionBoard
-from mupo_ray.tune.report import write_sweep_report
-from mupo_ray.tune.results import write_best
+from mupo_ray.tune.report import write_best, write_sweep_report
 from mupo_ray.tune.study import START_UP_S, WALL_S, Sweep, open_sweep
-from mupo_ray.tune.table import SweepTable, line_of, make_table
-from mupo_ray.tune.trials import best_trials, rows_of, short_names, start_up_share
+from mupo_ray.tune.trials import (
+    SweepTable,
+    best_trials,
+    line_of,
+    make_table,
+    rows_of,
+    short_names,
+    start_up_share,
+)
 from mupo_ray.tune.worker import work
 
 
