@@ -38,8 +38,8 @@ def main(argv: list[str] | None = None) -> int:
         from mupo_ray.tune.spec import read_sweep
         from mupo_ray.tune.study import open_sweep
 
-        given = {name: getattr(args, name) for name in ("name", "trials", "minutes", "storage")}
-        changes = {name: value for name, value in given.items() if value is not None}
+        flags = {name: getattr(args, name) for name in ("name", "trials", "minutes", "storage")}
+        changes = {name: value for name, value in flags.items() if value is not None}
         sweep = open_sweep(read_sweep(args.sweep, changes), base)
         set_up_logging()
         _work(sweep)

@@ -181,10 +181,10 @@ class _Gate(ast.NodeTransformer):
             case ast.Constant(value=bool() | int() | float() | str() | None):
                 return node
         operators = [p for p in ast.iter_child_nodes(node) if not isinstance(p, ast.expr)]
-        if not all(isinstance(part, _ALLOWED) for part in (node, *operators)):
-            shown = ast.unparse(node) if isinstance(node, ast.expr) else self._text
+        if not all(isinstance(piece, _ALLOWED) for piece in (node, *operators)):
+            part = ast.unparse(node) if isinstance(node, ast.expr) else self._text
             raise ConfigError(
-                f"expression {self._text!r}: {shown!r} is not allowed; should be made of numbers, "
+                f"expression {self._text!r}: {part!r} is not allowed; should be made of numbers, "
                 "names, + - * / // %, comparisons, and, or, not, if, "
                 f"{', '.join(_FUNCTIONS)}"
             )

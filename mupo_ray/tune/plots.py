@@ -1,8 +1,8 @@
 """Figures of `sweep.html`, with the look of the other reports.
 
-Not those of `optuna.visualization.matplotlib`: they mark neither the best trial nor a pruned one,
-write the names and numbers of a logarithmic axis over each other, and keep their colours where the
-page is dark.
+Not those of `optuna.visualization.matplotlib`: in a page's width their legends and numbers cover
+what they stand beside, most tell the best trial from no other, and they stay black where the page
+is dark.
 """
 
 from __future__ import annotations

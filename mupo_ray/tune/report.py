@@ -94,9 +94,9 @@ def write_sweep_report(sweep: Sweep) -> Path:
         ("slices", "Each value alone", _slices(sweep, complete)),
         ("trials", "All trials", _table(sweep, rows, "All trials")),
     ]
-    shown = [section for section in sections if section[2]]
+    filled = [section for section in sections if section[2]]
     path = sweep.folder / PAGE_FILE
-    write_text(path, page(sweep.config.name, _intro(sweep, rows), "", shown))
+    write_text(path, page(sweep.config.name, _intro(sweep, rows), "", filled))
     return path
 
 

@@ -225,13 +225,13 @@ def _dimension(path: str, domain: AnyRange) -> _Dimension:
 
 def _in_order(dimensions: Sequence[_Dimension]) -> list[_Dimension]:
     """Each after those that its expressions name, otherwise as given."""
-    left, ordered = list(dimensions), list[_Dimension]()
-    while left:
-        waiting = {d.path for d in left}
-        free = next((d for d in left if not d.names & waiting), None)
+    rest, ordered = list(dimensions), list[_Dimension]()
+    while rest:
+        waiting = {d.path for d in rest}
+        free = next((d for d in rest if not d.names & waiting), None)
         if free is None:
             raise ConfigError(f"search: ranges depend on each other: {', '.join(sorted(waiting))}")
-        left.remove(free)
+        rest.remove(free)
         ordered.append(free)
     return ordered
 

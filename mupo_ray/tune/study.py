@@ -50,7 +50,7 @@ WALL_S = "wall_s"
 START_UP_S = "start_up_s"
 """Of the wall time, what was spent in no step, evaluation or checkpoint."""
 
-_LOCK_FILE = "lock"
+_LOCK_FILE, _WORKERS = "lock", "workers"
 _IDENTITY = "mupo_ray"
 """The study's attribute that says what it searches."""
 # May change between the starts of a sweep.
@@ -94,7 +94,7 @@ class Sweep:
 
     def living(self) -> AbstractContextManager[FileLock]:
         """Says that this worker lives, as long as it does."""
-        return held(worker_file(self.folder, self.worker))
+        return held(_worker_file(self.folder, self.worker))
 
     def next_move(self) -> Move:
         """What to do next; the lock must be held.
@@ -126,7 +126,7 @@ class Sweep:
             # Who claims a trial says so before it lets go of the lock.
             if trial.state is not TrialState.RUNNING or (
                 WORKER in trial.user_attrs
-                and is_held(worker_file(self.folder, trial.user_attrs[WORKER]))
+                and is_held(_worker_file(self.folder, trial.user_attrs[WORKER]))
             ):
                 continue
             try:
@@ -179,11 +179,6 @@ def open_sweep(config: SweepConfig, base: Config) -> Sweep:
     )
 
 
-def worker_file(folder: Path, worker: int) -> Path:
-    """What a living worker holds."""
-    return folder / "workers" / str(worker)
-
-
 def successors(trials: Sequence[FrozenTrial]) -> dict[int, int]:
     """Interrupted trial -> the one that goes on with it."""
     after: dict[int, int] = {}
@@ -210,9 +205,14 @@ def no_success(trials: Sequence[FrozenTrial]) -> SweepError:
     return SweepError(f"no trial succeeded, of {len(trials)}: {text}")
 
 
+def _worker_file(folder: Path, worker: int) -> Path:
+    """What a living worker holds."""
+    return folder / _WORKERS / str(worker)
+
+
 def _next_number(folder: Path) -> int:
     """A number that no worker of this sweep had; the lock must be held."""
-    workers = folder / "workers"
+    workers = folder / _WORKERS
     workers.mkdir(parents=True, exist_ok=True)
     number = len(list(workers.iterdir()))
     (workers / str(number)).touch()

@@ -128,15 +128,15 @@ class SweepTable:
     def __init__(self, stream: TextIO, write_results: Callable[[Sweep, int], object]) -> None:
         self._stream = stream
         self._write_results = write_results
-        self._shown_s = 0.0
+        self._updated_s = 0.0
         self._live = (
             Live(console=Console(file=stream), auto_refresh=False) if stream.isatty() else None
         )
 
     def show(self, sweep: Sweep) -> None:
         """Bring the table up to date, now and then."""
-        if self._live is not None and time.monotonic() - self._shown_s >= _EVERY_S:
-            self._shown_s = time.monotonic()
+        if self._live is not None and time.monotonic() - self._updated_s >= _EVERY_S:
+            self._updated_s = time.monotonic()
             self._live.update(make_table(sweep, _MAX_ROWS), refresh=True)
 
     def say(self, line: str) -> None:
@@ -179,11 +179,11 @@ def make_table(sweep: Sweep, most: int | None = None) -> Table:
     """All trials, or the best and the latest of them."""
     rows = rows_of(sweep)
     names = short_names(sweep.space.paths)
-    kept = rows if most is None else [r for r in rows if r.is_best or r in rows[-most:]]
+    listed = rows if most is None else [r for r in rows if r.is_best or r in rows[-most:]]
     table = Table(
         title=_title(sweep, rows),
         title_justify="left",
-        caption="\n".join(f"trial {row.number}: {row.note}" for row in kept if row.note) or None,
+        caption="\n".join(f"trial {row.number}: {row.note}" for row in listed if row.note) or None,
         caption_justify="left",
         box=box.SIMPLE_HEAD,
         padding=0,
@@ -193,7 +193,7 @@ def make_table(sweep: Sweep, most: int | None = None) -> Table:
         table.add_column(_BREAKS.sub("\\1\n", column), justify=justify, vertical="bottom")
     for column in ("step", "s", "start-\nup"):
         table.add_column(column, justify="right", vertical="bottom")
-    for row in kept:
+    for row in listed:
         table.add_row(
             f"{row.number}{'*' if row.is_best else ''}",
             row.state,

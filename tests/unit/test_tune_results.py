@@ -102,10 +102,10 @@ def test_the_table_fits_a_narrow_terminal(one: Sweep) -> None:
 
 
 def test_the_share_of_start_up(one: Sweep) -> None:
-    found = start_up_share(rows_of(one))
-    assert found is not None
+    share = start_up_share(rows_of(one))
+    assert share is not None
     start_up_s = sum(t.user_attrs[START_UP_S] for t in one.trials)
-    assert found == pytest.approx(
+    assert share == pytest.approx(
         (start_up_s, start_up_s / sum(t.user_attrs[WALL_S] for t in one.trials))
     )
 

@@ -223,12 +223,12 @@ def test_objectives_that_no_run_has(tmp_path: Path, metric: str, said: str) -> N
 
 
 def test_the_value_of_an_objective_in_a_line(tmp_path: Path) -> None:
-    (found,) = parse_objectives(
+    (objective,) = parse_objectives(
         [Objective(metric="eval/heldout/pass@4 - 2 * loss/kl")], base(tmp_path)
     )
-    assert value_in(found, {"eval/heldout/pass@4": 0.75, "loss/kl": 0.25}) == 0.25
-    assert value_in(found, {"loss/kl": 0.25}) is None
-    assert value_in(found, {"eval/heldout/pass@4": 0.75, "loss/kl": None}) != 0  # NaN
+    assert value_in(objective, {"eval/heldout/pass@4": 0.75, "loss/kl": 0.25}) == 0.25
+    assert value_in(objective, {"loss/kl": 0.25}) is None
+    assert value_in(objective, {"eval/heldout/pass@4": 0.75, "loss/kl": None}) != 0  # NaN
 
 
 @pytest.mark.parametrize(
