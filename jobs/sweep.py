@@ -35,11 +35,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--storage", metavar="ADDRESS", help="in place of the file's")
     try:
         base, args = parse_cli(argv, parser)
-        from mupo_ray.tune.spec_file import read_sweep
+        from mupo_ray.tune.spec import read_sweep
         from mupo_ray.tune.study import open_sweep
 
-        given = {name: getattr(args, name) for name in ("name", "trials", "minutes", "storage")}
-        changes = {name: value for name, value in given.items() if value is not None}
+        flags = {name: getattr(args, name) for name in ("name", "trials", "minutes", "storage")}
+        changes = {name: value for name, value in flags.items() if value is not None}
         sweep = open_sweep(read_sweep(args.sweep, changes), base)
         set_up_logging()
         _work(sweep)
@@ -56,10 +56,9 @@ def _work(sweep: Sweep) -> None:
     from rich.console import Console
 
     from mupo_ray.train.launch import connect
-    from mupo_ray.tune.report import PAGE_FILE
-    from mupo_ray.tune.results import BEST_FILE, write_results
-    from mupo_ray.tune.table import SweepTable, make_table
+    from mupo_ray.tune.report import BEST_FILE, PAGE_FILE, write_results
     from mupo_ray.tune.trainer import SessionTrainer
+    from mupo_ray.tune.trials import SweepTable, make_table
     from mupo_ray.tune.worker import work
 
     # `ray job stop` and batch systems end a job so.

@@ -17,7 +17,7 @@ from typing import Any
 
 from mupo_ray.config import Config, load_config
 from mupo_ray.errors import TrainingError
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 from mupo_ray.runs.folder import STOP_FILE, save_resolved
 from mupo_ray.tune.spec import SweepConfig
 from mupo_ray.tune.study import Sweep, open_sweep

@@ -1,48 +1,40 @@
-"""Small expressions over named values, as in `rollout.num_generations // method.min_group_size`.
+"""Small expressions over named values: bounds and conditions of a search, and its objectives.
 
 Python's own syntax with numbers, text, comparisons, `and`, `or`, `not`, `a if c else b` and a few
-functions. Names are dotted config paths, or metric keys such as `eval/heldout/pass@4`. A slash
-without spaces belongs to a key and so does a dash: a division or a difference has spaces around it.
+functions. Names are dotted config paths, as in `rollout.num_generations // method.min_group_size`,
+or metric keys such as `eval/heldout/pass@4`. A slash without spaces belongs to a key and so does a
+dash: a division or a difference has spaces around it.
 """
 
 from __future__ import annotations
 
 import ast
 import math
-import operator
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mupo_ray.errors import ConfigError
+from mupo_ray.methods import make_method
+from mupo_ray.observability.metrics import check
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+    from types import CodeType
+
+    from mupo_ray.config import Config
+    from mupo_ray.tune.spec import Objective
 
 _KEY = re.compile(r"[A-Za-z_][\w.-]*(?:/[\w.@-]+)+")
+_EVAL = re.compile(r"eval/(?P<set>[^/]+)/(?P<name>.+)")
 _MAX_LENGTH = 300
 
-_BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-}
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
-_UNARY: dict[type[ast.unaryop], Callable[[Any], Any]] = {
-    ast.USub: operator.neg,
-    ast.UAdd: operator.pos,
-    ast.Not: operator.not_,
-}
+# No powers, whose values have no bound, and nothing that reaches into an object.
+_ALLOWED = (
+    *(ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp),
+    *(ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd),
+    *(ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.And, ast.Or, ast.Not),
+)
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "abs": abs,
     "exp": math.exp,
@@ -60,9 +52,7 @@ class Expression:
     text: str
     names: tuple[str, ...]
     """The values it needs, in order of appearance."""
-    tree: ast.expr
-    keys: Mapping[str, str]
-    """Stand-in in the tree -> metric key."""
+    code: CodeType
 
     def value(self, values: Mapping[str, Any]) -> Any:
         """What it comes to.
@@ -73,11 +63,12 @@ class Expression:
         Raises:
             ConfigError: it cannot be worked out with these.
         """
+        inputs = {name: values[name] for name in self.names}
         try:
-            return _value(self.tree, {name: values[name] for name in self.names}, self.keys)
+            return eval(self.code, {"__builtins__": {}, **_FUNCTIONS}, inputs)
         except (ArithmeticError, TypeError, ValueError) as err:
-            given = ", ".join(f"{name} = {values[name]!r}" for name in self.names)
-            raise ConfigError(f"{self.text!r} has no value with {given}: {err}") from None
+            named = ", ".join(f"{name} = {value!r}" for name, value in inputs.items())
+            raise ConfigError(f"{self.text!r} has no value with {named}: {err}") from None
 
 
 def parse_expression(text: str) -> Expression:
@@ -99,86 +90,112 @@ def parse_expression(text: str) -> Expression:
         return name
 
     try:
-        tree = ast.parse(_KEY.sub(stand_in, text).strip(), mode="eval").body
+        tree = ast.parse(_KEY.sub(stand_in, text).strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError) as err:
         reason = getattr(err, "msg", None) or str(err)
         raise ConfigError(
             f"expression {text!r}: {reason}; should read like "
             "rollout.num_generations // method.min_group_size or eval/heldout/pass@4 - 0.1"
         ) from None
-    names: dict[str, None] = {}
-    _check(tree, text, keys, names)
-    return Expression(text=text, names=tuple(names), tree=tree, keys=keys)
+    gate = _Gate(text, keys)
+    code = compile(gate.visit(tree), "<expression>", "eval")
+    return Expression(text=text, names=tuple(dict.fromkeys(gate.names)), code=code)
 
 
-def _check(node: ast.AST, text: str, keys: Mapping[str, str], names: dict[str, None]) -> None:
-    name = _dotted(node, keys)
-    if name is not None:
-        names[name] = None
+def parse_objectives(objectives: Sequence[Objective], base: Config) -> tuple[Expression, ...]:
+    """The objectives' expressions, checked against what a run of this configuration measures.
+
+    Raises:
+        ConfigError: an expression is wrong, or names a metric that no such run has.
+    """
+    parsed = []
+    for number, objective in enumerate(objectives):
+        try:
+            expression = parse_expression(objective.metric)
+            if not expression.names:
+                raise ConfigError(f"{objective.metric!r} names no metric; should name one at least")
+            for name in expression.names:
+                _check_metric(name, base)
+        except (ConfigError, ValueError) as err:
+            raise ConfigError(f"objectives.{number}.metric: {err}") from None
+        parsed.append(expression)
+    return tuple(parsed)
+
+
+def value_in(expression: Expression, row: Mapping[str, Any]) -> float | None:
+    """Value of an objective in a line of `metrics.jsonl`; None where the line lacks a metric.
+
+    NaN where a metric was not finite, or the expression has no value there.
+    """
+    if any(name not in row for name in expression.names):
+        return None
+    if any(row[name] is None for name in expression.names):
+        return math.nan
+    try:
+        return float(expression.value(row))
+    except ConfigError:
+        return math.nan
+
+
+def _check_metric(name: str, base: Config) -> None:
+    check(name, make_method(base).metrics_declared)
+    key = _EVAL.fullmatch(name)
+    if key is None:
         return
-    match node:
-        case ast.Constant(value=bool() | int() | float() | str() | None):
-            parts: list[ast.AST] = []
-        case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-            parts = [left, right]
-        case ast.UnaryOp(op=unary, operand=operand) if type(unary) in _UNARY:
-            parts = [operand]
-        case ast.BoolOp(values=values):
-            parts = [*values]
-        case ast.Compare(left=left, ops=ops, comparators=others) if all(
-            type(o) in _COMPARE for o in ops
-        ):
-            parts = [left, *others]
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            parts = [test, body, orelse]
-        case ast.Call(func=ast.Name(id=function), args=args, keywords=[]) if (
-            function in _FUNCTIONS and args
-        ):
-            parts = [*args]
-        case _:
-            shown = ast.unparse(node) if isinstance(node, ast.expr) else text
+    if base.eval.path is None:
+        raise ConfigError(f"{name} needs evaluations, got eval.path = null")
+    if key["set"] != base.eval.name:
+        raise ConfigError(
+            f"{name}: no such evaluation set; did you mean eval/{base.eval.name}/{key['name']}?"
+        )
+    k = key["name"].removeprefix("pass@")
+    if k.isdigit() and int(k) not in base.eval.pass_k:
+        raise ConfigError(f"{name}: eval.pass_k is {list(base.eval.pass_k)}; should hold {k}")
+
+
+class _Gate(ast.NodeTransformer):
+    """Lets through what is allowed, every dotted name or metric key as one name.
+
+    Args:
+        text: of the expression.
+        keys: stand-in in the tree -> metric key.
+    """
+
+    def __init__(self, text: str, keys: Mapping[str, str]) -> None:
+        self.names: list[str] = []
+        self._text = text
+        self._keys = keys
+
+    def visit(self, node: ast.AST) -> Any:
+        """Check a part and those below it."""
+        name = self._dotted(node)
+        if name is not None:
+            self.names.append(name)
+            # The compiler takes any text for a name.
+            return ast.copy_location(ast.Name(id=name, ctx=ast.Load()), node)
+        match node:
+            case ast.Call(func=ast.Name(id=function), args=args, keywords=[]) if (
+                function in _FUNCTIONS and args
+            ):
+                node.args = [self.visit(arg) for arg in args]
+                return node
+            case ast.Constant(value=bool() | int() | float() | str() | None):
+                return node
+        operators = [p for p in ast.iter_child_nodes(node) if not isinstance(p, ast.expr)]
+        if not all(isinstance(piece, _ALLOWED) for piece in (node, *operators)):
+            part = ast.unparse(node) if isinstance(node, ast.expr) else self._text
             raise ConfigError(
-                f"expression {text!r}: {shown!r} is not allowed; should be made of numbers, names, "
-                f"+ - * / // %, comparisons, and, or, not, if, {', '.join(_FUNCTIONS)}"
+                f"expression {self._text!r}: {part!r} is not allowed; should be made of numbers, "
+                "names, + - * / // %, comparisons, and, or, not, if, "
+                f"{', '.join(_FUNCTIONS)}"
             )
-    for part in parts:
-        _check(part, text, keys, names)
+        return self.generic_visit(node)
 
-
-def _dotted(node: ast.AST, keys: Mapping[str, str]) -> str | None:
-    """The name that a node spells."""
-    if isinstance(node, ast.Name):
-        return keys.get(node.id, node.id)
-    if isinstance(node, ast.Attribute):
-        head = _dotted(node.value, keys)
-        return None if head is None else f"{head}.{node.attr}"
-    return None
-
-
-def _value(node: ast.AST, values: Mapping[str, Any], keys: Mapping[str, str]) -> Any:
-    def of(part: ast.AST) -> Any:
-        return _value(part, values, keys)
-
-    name = _dotted(node, keys)
-    if name is not None:
-        return values[name]
-    match node:
-        case ast.Constant(value=value):
-            return value
-        case ast.BinOp(left=left, op=op, right=right):
-            return _BINARY[type(op)](of(left), of(right))
-        case ast.UnaryOp(op=unary, operand=operand):
-            return _UNARY[type(unary)](of(operand))
-        case ast.BoolOp(op=ast.And(), values=parts):
-            return all(of(part) for part in parts)
-        case ast.BoolOp(values=parts):
-            return any(of(part) for part in parts)
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            return of(body) if of(test) else of(orelse)
-        case ast.Compare(left=left, ops=ops, comparators=others):
-            sides = [of(left), *map(of, others)]
-            pairs = zip(ops, sides, sides[1:], strict=False)
-            return all(_COMPARE[type(o)](a, b) for o, a, b in pairs)
-        case ast.Call(func=ast.Name(id=function), args=args):
-            return _FUNCTIONS[function](*map(of, args))
-    raise AssertionError(f"{ast.dump(node)} passed the check")
+    def _dotted(self, node: ast.AST) -> str | None:
+        """The name that a node spells."""
+        if isinstance(node, ast.Name):
+            return self._keys.get(node.id, node.id)
+        if isinstance(node, ast.Attribute):
+            head = self._dotted(node.value)
+            return None if head is None else f"{head}.{node.attr}"
+        return None

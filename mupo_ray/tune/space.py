@@ -1,6 +1,6 @@
 """The search space: from a sweep's ranges to the configurations of its trials.
 
-    ranges, each after those it depends on --suggest--> values --overrides--> Config
+    ranges, each after those it depends on --suggest--> point --overrides--> Config
 
 A bound may be an expression over config values and earlier choices, so that a point which the
 configuration would refuse is never sampled.
@@ -8,10 +8,11 @@ configuration would refuse is never sampled.
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import optuna
 from optuna.distributions import (
@@ -20,17 +21,19 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from mupo_ray.config import load_config
+from mupo_ray.config import Config, load_config
 from mupo_ray.errors import ConfigError
+from mupo_ray.settings.load import leaves
+from mupo_ray.settings.variants import discriminator, fields, section_types
 from mupo_ray.tune.expression import Expression, parse_expression
-from mupo_ray.tune.paths import allowed_at, check_value, values_of
 from mupo_ray.tune.spec import Choices, FloatRange, IntRange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from mupo_ray.config import Config
+    from pydantic.fields import FieldInfo
 
     AnyRange = IntRange | FloatRange | Choices
     Suggest = Callable[[str, BaseDistribution], Any]
@@ -45,7 +48,7 @@ class _Dimension:
     """One searched path, its expressions parsed."""
 
     path: str
-    range: AnyRange
+    domain: AnyRange
     low: Expression | None
     high: Expression | None
     when: Expression | None
@@ -72,9 +75,11 @@ class SearchSpace:
         self, search: Mapping[str, AnyRange], base: Config, *, baseline: bool = False
     ) -> None:
         self.base = base
-        self._known = values_of(base)
+        self._base_values = values_of(base)
         self._dimensions = _in_order([_dimension(path, r) for path, r in search.items()])
-        names = {d.path: d.range.choices for d in self._dimensions if isinstance(d.range, Choices)}
+        names = {
+            d.path: d.domain.choices for d in self._dimensions if isinstance(d.domain, Choices)
+        }
         for dimension in self._dimensions:
             self._check(dimension, names)
         self._try_points()
@@ -95,26 +100,26 @@ class SearchSpace:
         Returns:
             Path -> value; a path whose condition is false has none.
         """
-        known, chosen = dict(self._known), dict[str, Any]()
+        values, point = dict(self._base_values), dict[str, Any]()
         for dimension in self._dimensions:
-            distribution = _distribution(dimension, known)
+            distribution = _distribution(dimension, values)
             if distribution is None:
                 continue
             value = suggest(dimension.path, distribution)
-            known[dimension.path] = chosen[dimension.path] = value
-        return chosen
+            values[dimension.path] = point[dimension.path] = value
+        return point
 
     def sample(self, trial: optuna.Trial) -> dict[str, Any]:
         """The point of a trial."""
         return self.values(lambda path, distribution: _suggest(trial, path, distribution))
 
-    def config(self, chosen: Mapping[str, Any]) -> Config:
+    def config(self, point: Mapping[str, Any]) -> Config:
         """The base with other values at some paths.
 
         Raises:
             ConfigError: the configuration refuses it.
         """
-        texts = [f"{path}={json.dumps(value)}" for path, value in chosen.items()]
+        texts = [f"{path}={json.dumps(value)}" for path, value in point.items()]
         return load_config([], texts, base=self.base)
 
     def baseline(self) -> dict[str, Any]:
@@ -125,11 +130,11 @@ class SearchSpace:
         """
 
         def own(path: str, distribution: BaseDistribution) -> Any:
-            value = self._known.get(path)
+            value = self._base_values.get(path)
             if not _is_in(value, distribution):
                 raise ConfigError(
                     f"search: {path}: the configuration's own value {json.dumps(value)} is not in "
-                    f"its range ({_shown(distribution)}); widen it, or set baseline: false"
+                    f"its range ({_limits(distribution)}); widen it, or set baseline: false"
                 )
             return value
 
@@ -148,60 +153,58 @@ class SearchSpace:
             )
         return points
 
-    def _grid(self, chosen: dict[str, Any], at: int) -> Iterator[dict[str, Any]]:
+    def _grid(self, point: dict[str, Any], at: int) -> Iterator[dict[str, Any]]:
         if at == len(self._dimensions):
-            yield chosen
+            yield point
             return
         dimension = self._dimensions[at]
-        distribution = _distribution(dimension, self._known | chosen)
+        distribution = _distribution(dimension, self._base_values | point)
         if distribution is None:
-            yield from self._grid(chosen, at + 1)
+            yield from self._grid(point, at + 1)
             return
         for value in _all_values(dimension.path, distribution):
-            yield from self._grid(chosen | {dimension.path: value}, at + 1)
+            yield from self._grid(point | {dimension.path: value}, at + 1)
 
     def _check(self, dimension: _Dimension, names: Mapping[str, Sequence[Any]]) -> None:
-        path, where = dimension.path, f"search: {dimension.path}"
+        where, domain = f"search: {dimension.path}", dimension.domain
         try:
-            found = allowed_at(path, self.base, names)
+            candidates = _fields_at(dimension.path, self.base, names)
         except ConfigError as err:
             raise ConfigError(f"{where}: {err}") from None
         for name in dimension.names:
-            if name not in self._known and name not in {d.path for d in self._dimensions}:
+            if name not in self._base_values and name not in {d.path for d in self._dimensions}:
                 raise ConfigError(
                     f"{where}: the expression's {name} is no value of the configuration"
                 )
-        given = dimension.range
-        if isinstance(given, Choices):
-            ends = {f"choices has {json.dumps(c)}, which": c for c in given.choices}
+        if isinstance(domain, Choices):
+            ends = {f"choices has {json.dumps(c)}, which": c for c in domain.choices}
         else:
             ends = {
                 f"{end} = {value}": value
-                for end, value in (("low", given.low), ("high", given.high))
+                for end, value in (("low", domain.low), ("high", domain.high))
                 if not isinstance(value, str)
             }
-        for shown, value in ends.items():
-            if (said := check_value(found, value)) is not None:
-                raise ConfigError(f"{where}: {shown} is outside the field's own limits: it {said}")
+        for end, value in ends.items():
+            if (refusal := _refusal(candidates, value)) is not None:
+                raise ConfigError(f"{where}: {end} is outside the field's own limits: it {refusal}")
 
     def _try_points(self) -> None:
         """Refuse a space that has impossible points, before anything is started."""
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
         study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
         for _ in range(_TRIED_POINTS):
-            chosen = self.sample(study.ask())
+            point = self.sample(study.ask())
             try:
-                self.config(chosen)
+                self.config(point)
             except ConfigError as err:
-                point = ", ".join(f"{k} = {v}" for k, v in chosen.items())
+                values = ", ".join(f"{path} = {value}" for path, value in point.items())
                 raise ConfigError(
-                    f"search: the configuration refuses a point that may be sampled, {point}: "
+                    f"search: the configuration refuses a point that may be sampled, {values}: "
                     f"{err}; bound a range by an expression, as in high: rollout.num_generations "
                     "// method.min_group_size, or give it a condition with when"
                 ) from None
 
 
-def _dimension(path: str, given: AnyRange) -> _Dimension:
+def _dimension(path: str, domain: AnyRange) -> _Dimension:
     def parsed(text: Any, field: str) -> Expression | None:
         if not isinstance(text, str):
             return None
@@ -210,59 +213,59 @@ def _dimension(path: str, given: AnyRange) -> _Dimension:
         except ConfigError as err:
             raise ConfigError(f"search: {path}: {field}: {err}") from None
 
-    ends = (None, None) if isinstance(given, Choices) else (given.low, given.high)
+    ends = (None, None) if isinstance(domain, Choices) else (domain.low, domain.high)
     return _Dimension(
         path=path,
-        range=given,
+        domain=domain,
         low=parsed(ends[0], "low"),
         high=parsed(ends[1], "high"),
-        when=parsed(given.when, "when"),
+        when=parsed(domain.when, "when"),
     )
 
 
 def _in_order(dimensions: Sequence[_Dimension]) -> list[_Dimension]:
     """Each after those that its expressions name, otherwise as given."""
-    left, ordered = list(dimensions), list[_Dimension]()
-    while left:
-        waiting = {d.path for d in left}
-        free = next((d for d in left if not d.names & waiting), None)
+    rest, ordered = list(dimensions), list[_Dimension]()
+    while rest:
+        waiting = {d.path for d in rest}
+        free = next((d for d in rest if not d.names & waiting), None)
         if free is None:
             raise ConfigError(f"search: ranges depend on each other: {', '.join(sorted(waiting))}")
-        left.remove(free)
+        rest.remove(free)
         ordered.append(free)
     return ordered
 
 
-def _distribution(dimension: _Dimension, known: Mapping[str, Any]) -> BaseDistribution | None:
+def _distribution(dimension: _Dimension, values: Mapping[str, Any]) -> BaseDistribution | None:
     """What a path is sampled from; None where its condition is false."""
-    given = dimension.range
-    if dimension.when is not None and not dimension.when.value(known):
+    domain = dimension.domain
+    if dimension.when is not None and not dimension.when.value(values):
         return None
-    if isinstance(given, Choices):
-        return CategoricalDistribution(given.choices)
-    low: Any = given.low if dimension.low is None else dimension.low.value(known)
-    high: Any = given.high if dimension.high is None else dimension.high.value(known)
+    if isinstance(domain, Choices):
+        return CategoricalDistribution(domain.choices)
+    low: Any = domain.low if dimension.low is None else dimension.low.value(values)
+    high: Any = domain.high if dimension.high is None else dimension.high.value(values)
     for end, value in (("low", low), ("high", high)):
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ConfigError(f"search: {dimension.path}: {end} is {value!r}; should be a number")
-        if isinstance(given, IntRange) and value != int(value):
+        if isinstance(domain, IntRange) and value != int(value):
             raise ConfigError(
                 f"search: {dimension.path}: {end} is {value}; should be whole: divide with //"
             )
     if low > high:
-        names = ", ".join(f"{name} = {known[name]}" for name in sorted(dimension.names))
+        names = ", ".join(f"{name} = {values[name]}" for name in sorted(dimension.names))
         raise ConfigError(
             f"search: {dimension.path}: low = {low} exceeds high = {high}"
             f"{f' where {names}; bound the ranges of those' if names else '; should be at most it'}"
         )
-    if given.log and low <= 0:
+    if domain.log and low <= 0:
         raise ConfigError(
             f"search: {dimension.path}: low = {low} has no logarithm; with log: true it should be "
             "above 0"
         )
-    if isinstance(given, IntRange):
-        return IntDistribution(int(low), int(high), log=given.log, step=given.step)
-    return FloatDistribution(float(low), float(high), log=given.log, step=given.step)
+    if isinstance(domain, IntRange):
+        return IntDistribution(int(low), int(high), log=domain.log, step=domain.step)
+    return FloatDistribution(float(low), float(high), log=domain.log, step=domain.step)
 
 
 def _suggest(trial: optuna.Trial, path: str, distribution: BaseDistribution) -> Any:
@@ -298,8 +301,73 @@ def _is_in(value: Any, distribution: BaseDistribution) -> bool:
     return is_number and distribution.low <= value <= distribution.high
 
 
-def _shown(distribution: BaseDistribution) -> str:
+def _limits(distribution: BaseDistribution) -> str:
     if isinstance(distribution, CategoricalDistribution):
         return ", ".join(map(json.dumps, distribution.choices))
     assert isinstance(distribution, IntDistribution | FloatDistribution)
     return f"{distribution.low} to {distribution.high}"
+
+
+def values_of(config: Config) -> dict[str, Any]:
+    """Dotted path -> value, of a whole configuration."""
+    return leaves(json.loads(config.model_dump_json()))
+
+
+def _fields_at(path: str, base: Config, names: Mapping[str, Sequence[Any]]) -> list[FieldInfo]:
+    """The fields that a path may mean.
+
+    Args:
+        path: `section.field`.
+        base: decides the variant of a section.
+        names: dotted path of a variant's name -> the names it may take in the sweep.
+
+    Raises:
+        ConfigError: there is no such field; the message names what may have been meant.
+    """
+    models: list[type[BaseModel]] = [Config]
+    values: Any = json.loads(base.model_dump_json())
+    *parents, last = path.split(".")
+    at = ""
+    for key in parents:
+        at = f"{at}.{key}" if at else key
+        values = values.get(key) if isinstance(values, dict) else None
+        variants = [{"name": name} for name in names.get(f"{at}.name", ())] or [values]
+        sections = [
+            discriminator(model, key, variant)[1] for model in models for variant in variants
+        ]
+        models = [section for section in sections if section is not None]
+    candidates = [m.model_fields[last] for m in models if last in m.model_fields]
+    if not candidates:
+        raise ConfigError(f"no such field{_suggestion(path, at, values)}")
+    if any(section_types(field.annotation) for field in candidates):
+        raise ConfigError("is a section; should be one of its fields")
+    return candidates
+
+
+def _suggestion(path: str, parent: str, values: Any) -> str:
+    everywhere = [".".join(p) for p, _ in fields(Config)]
+    if path in everywhere:
+        name = values.get("name") if isinstance(values, dict) else None
+        return f" while {parent}.name is {name}; it belongs to another name of {parent}"
+    last = path.rpartition(".")[2]
+    close = (
+        difflib.get_close_matches(path, everywhere, n=1, cutoff=0.75)
+        or [p for p in everywhere if p.rpartition(".")[2] == last][:2]
+        or difflib.get_close_matches(path, everywhere, n=1)
+    )
+    return f"; did you mean {' or '.join(close)}?" if close else ""
+
+
+def _refusal(candidates: Sequence[FieldInfo], value: Any) -> str | None:
+    """What a field that takes no such value says; None where one of them takes it."""
+    refusal = None
+    for field in candidates:
+        kind: Any = field.annotation
+        kind = Annotated[kind, *field.metadata] if field.metadata else kind
+        adapter = TypeAdapter[Any](kind, config=ConfigDict(strict=True, allow_inf_nan=False))
+        try:
+            adapter.validate_json(json.dumps(value))
+            return None
+        except ValidationError as err:
+            refusal = err.errors(include_url=False)[0]["msg"].removeprefix("Input ")
+    return refusal

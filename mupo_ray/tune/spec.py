@@ -1,12 +1,25 @@
-"""What a sweep file may say; `read_sweep` reads one."""
+"""What a sweep file may say; `read_sweep` reads one, with one clear line for each fault."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+import difflib
+import json
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from optuna import pruners, samplers
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from mupo_ray.errors import ConfigError
+from mupo_ray.settings.load import read_yaml
 from mupo_ray.settings.sections import NonNegativeInt, PositiveFloat, PositiveInt, Section
+from mupo_ray.settings.variants import section_types
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pydantic_core import ErrorDetails
 
 Scalar = bool | int | float | str | None
 
@@ -84,6 +97,10 @@ class TpeSampler(Section):
     startup_trials: NonNegativeInt = 10
     """Random trials before the first informed one."""
 
+    def make(self, seed: int) -> samplers.BaseSampler:
+        """Optuna's sampler of this kind."""
+        return samplers.TPESampler(n_startup_trials=self.startup_trials, seed=seed)
+
 
 class GpSampler(Section):
     """Gaussian process; ranges that depend on other choices are sampled at random."""
@@ -93,6 +110,12 @@ class GpSampler(Section):
     startup_trials: NonNegativeInt = 10
     """Random trials before the first informed one."""
 
+    def make(self, seed: int) -> samplers.BaseSampler:
+        """Optuna's sampler of this kind."""
+        return samplers.GPSampler(
+            n_startup_trials=self.startup_trials, seed=seed, warn_independent_sampling=False
+        )
+
 
 class RandomSampler(Section):
     """Independent draws."""
@@ -100,12 +123,20 @@ class RandomSampler(Section):
     name: Literal["random"] = "random"
     """This sampler."""
 
+    def make(self, seed: int) -> samplers.BaseSampler:
+        """Optuna's sampler of this kind."""
+        return samplers.RandomSampler(seed=seed)
+
 
 class GridSampler(Section):
     """All possible points, in order; float ranges need a step."""
 
     name: Literal["grid"] = "grid"
     """This sampler."""
+
+    def make(self, seed: int) -> samplers.BaseSampler:
+        """Draws nothing, for all points are queued when the study is made."""
+        return samplers.RandomSampler(seed=seed)
 
 
 class NsgaiiSampler(Section):
@@ -116,12 +147,20 @@ class NsgaiiSampler(Section):
     population_size: Annotated[int, Field(ge=2)] = 20
     """Trials of a generation."""
 
+    def make(self, seed: int) -> samplers.BaseSampler:
+        """Optuna's sampler of this kind."""
+        return samplers.NSGAIISampler(population_size=self.population_size, seed=seed)
+
 
 class NoPruner(Section):
     """Every trial runs to its end."""
 
     name: Literal["none"] = "none"
     """This pruner."""
+
+    def make(self, num_steps: int) -> pruners.BasePruner:
+        """Optuna's pruner of this kind, for runs of so many training steps."""
+        return pruners.NopPruner()
 
 
 class MedianPruner(Section):
@@ -134,6 +173,12 @@ class MedianPruner(Section):
     warmup_steps: NonNegativeInt = 0
     """Training steps before a trial may be pruned."""
 
+    def make(self, num_steps: int) -> pruners.BasePruner:
+        """Optuna's pruner of this kind, for runs of so many training steps."""
+        return pruners.MedianPruner(
+            n_startup_trials=self.startup_trials, n_warmup_steps=self.warmup_steps
+        )
+
 
 class HyperbandPruner(Section):
     """Successive halving in brackets that begin to prune at different steps."""
@@ -144,6 +189,14 @@ class HyperbandPruner(Section):
     """Training steps before the first trial may be pruned."""
     reduction_factor: Annotated[int, Field(ge=2)] = 3
     """One in so many trials goes on to the next rung."""
+
+    def make(self, num_steps: int) -> pruners.BasePruner:
+        """Optuna's pruner of this kind, for runs of so many training steps."""
+        return pruners.HyperbandPruner(
+            min_resource=self.min_steps,
+            max_resource=num_steps,
+            reduction_factor=self.reduction_factor,
+        )
 
 
 class SweepConfig(Section):
@@ -193,3 +246,74 @@ class SweepConfig(Section):
                 f"{len(self.objectives)}; should be none, or drop the other objectives"
             )
         return self
+
+
+def read_sweep(path: Path, changes: Mapping[str, Any] | None = None) -> SweepConfig:
+    """Read and check a sweep file.
+
+    Args:
+        path: a YAML file.
+        changes: fields given on the command line, which win over the file's.
+
+    Raises:
+        ConfigError: not readable, or a key or value is wrong; one line a fault.
+    """
+    tree, lines = read_yaml(path)
+    for name, value in (changes or {}).items():
+        tree[name] = value
+        lines[(name,)] = "command line"
+    try:
+        return SweepConfig.model_validate_json(json.dumps(tree))
+    except ValidationError as err:
+        faults = [_line(fault, lines) for fault in err.errors(include_url=False)]
+        raise ConfigError("\n".join(dict.fromkeys(faults))) from None
+
+
+def _by_name(annotation: Any, tag: str) -> dict[str, type[BaseModel]]:
+    return {s.model_fields[tag].default: s for s in section_types(annotation)}
+
+
+_RANGES = _by_name(Range, "type")
+_VARIANTS = {
+    field: _by_name(SweepConfig.model_fields[field].annotation, "name")
+    for field in ("sampler", "pruner")
+}
+
+
+def _line(fault: ErrorDetails, lines: Mapping[tuple[str, ...], str]) -> str:
+    at, section = _place(tuple(map(str, fault["loc"])))
+    kind, value = fault["type"], fault["input"]
+    if kind == "extra_forbidden":
+        keys = list(section.model_fields)
+        close = difflib.get_close_matches(at[-1], keys, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"should be one of {', '.join(keys)}"
+        text = f"unknown key; {hint}"
+    elif kind in ("union_tag_invalid", "union_tag_not_found"):
+        tag, names = ("type", _RANGES) if at[0] == "search" else ("name", _VARIANTS[at[0]])
+        at = (*at, tag)
+        got = value.get(tag) if isinstance(value, dict) else value
+        text = f"got {json.dumps(got)}, should be one of {', '.join(names)}"
+    elif kind == "missing":
+        text = "missing; should be given"
+    elif kind == "value_error":
+        text = str(fault["ctx"]["error"])
+    elif at[-1] in ("low", "high") and at[0] == "search":
+        text = f"got {json.dumps(value)}, should be a number or an expression"
+    else:
+        should = re.sub("^(Input|String|Dictionary) ", "", fault["msg"])
+        text = f"got {json.dumps(value)}, {should[0].lower()}{should[1:]}"
+    where = next((lines[at[:i]] for i in range(len(at), 0, -1) if at[:i] in lines), None)
+    return ": ".join(part for part in (where, ".".join(at), text) if part)
+
+
+def _place(loc: tuple[str, ...]) -> tuple[tuple[str, ...], type[BaseModel]]:
+    """Path of a fault without the variants' names that pydantic puts in, and its section."""
+    match loc:
+        case ("search", path, kind, *rest) if kind in _RANGES:
+            # The last part may name one type of a union.
+            return ("search", path, *rest[:1]), _RANGES[kind]
+        case (("sampler" | "pruner") as field, name, *rest) if name in _VARIANTS[field]:
+            return (field, *rest), _VARIANTS[field][name]
+        case ("objectives", _, *_):
+            return loc, Objective
+    return loc, SweepConfig

@@ -13,28 +13,27 @@ Workers are processes, on one host or on several that share the folder.
 from __future__ import annotations
 
 import json
-from contextlib import contextmanager
+import warnings
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 import optuna
-from optuna.exceptions import UpdateFinishedTrialError
+from optuna.exceptions import ExperimentalWarning, UpdateFinishedTrialError
 from optuna.trial import TrialState
 
 from mupo_ray.errors import SweepError
 from mupo_ray.settings.load import differences, leaves
-from mupo_ray.tune.held_file import HeldFile, is_held
-from mupo_ray.tune.objective import parse_objectives
-from mupo_ray.tune.paths import values_of
-from mupo_ray.tune.samplers import make_pruner, make_sampler
-from mupo_ray.tune.space import SearchSpace
-from mupo_ray.tune.storage import open_storage, retry_callback
+from mupo_ray.tune.expression import parse_objectives
+from mupo_ray.tune.space import SearchSpace, values_of
+from mupo_ray.tune.storage import held, is_held, open_storage, retry_callback
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from filelock import FileLock
     from optuna.trial import FrozenTrial
 
     from mupo_ray.config import Config
@@ -51,6 +50,7 @@ WALL_S = "wall_s"
 START_UP_S = "start_up_s"
 """Of the wall time, what was spent in no step, evaluation or checkpoint."""
 
+_LOCK_FILE, _WORKERS = "lock", "workers"
 _IDENTITY = "mupo_ray"
 """The study's attribute that says what it searches."""
 # May change between the starts of a sweep.
@@ -76,8 +76,6 @@ class Sweep:
     objectives: tuple[Expression, ...]
     folder: Path
     study: optuna.Study
-    lock: HeldFile
-    """Held to claim a trial."""
     worker: int
     """Number of this worker, counted over all starts."""
 
@@ -89,6 +87,14 @@ class Sweep:
     def run_dir(self, trial: FrozenTrial) -> Path:
         """Folder of a trial's run."""
         return self.folder / "trials" / str(trial.user_attrs.get(RUN, trial.number))
+
+    def locked(self) -> AbstractContextManager[FileLock]:
+        """Nobody else makes the study or claims a trial meanwhile."""
+        return held(self.folder / _LOCK_FILE)
+
+    def living(self) -> AbstractContextManager[FileLock]:
+        """Says that this worker lives, as long as it does."""
+        return held(_worker_file(self.folder, self.worker))
 
     def next_move(self) -> Move:
         """What to do next; the lock must be held.
@@ -120,7 +126,7 @@ class Sweep:
             # Who claims a trial says so before it lets go of the lock.
             if trial.state is not TrialState.RUNNING or (
                 WORKER in trial.user_attrs
-                and is_held(worker_file(self.folder, trial.user_attrs[WORKER]))
+                and is_held(_worker_file(self.folder, trial.user_attrs[WORKER]))
             ):
                 continue
             try:
@@ -141,22 +147,24 @@ def open_sweep(config: SweepConfig, base: Config) -> Sweep:
         ConfigError: the search, an objective or the storage's address is wrong.
         SweepError: the storage cannot be reached, or holds another sweep of this name.
     """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.filterwarnings("ignore", category=ExperimentalWarning)
     objectives = parse_objectives(config.objectives, base)
     space = SearchSpace(config.search, base, baseline=config.baseline)
     queued = [space.baseline()] if config.baseline else []
     if config.sampler.name == "grid":
         queued += [point for point in space.grid() if point not in queued]
     folder = base.run_dir.parent / config.name
-    lock = HeldFile(folder / "lock")
-    with lock:
+    with held(folder / _LOCK_FILE):
         storage = open_storage(config, folder)
         worker = _next_number(folder)
         study = optuna.create_study(
             storage=storage,
             study_name=config.name,
             directions=[o.direction for o in config.objectives],
-            sampler=make_sampler(config, worker),
-            pruner=make_pruner(config, base.train.num_steps),
+            # Two workers should not draw the same points.
+            sampler=config.sampler.make(config.seed + worker),
+            pruner=config.pruner.make(base.train.num_steps),
             load_if_exists=True,
         )
         _check_identity(study, _identity(config, base), queued)
@@ -167,32 +175,23 @@ def open_sweep(config: SweepConfig, base: Config) -> Sweep:
         objectives=objectives,
         folder=folder,
         study=study,
-        lock=lock,
         worker=worker,
     )
 
 
-@contextmanager
-def living(sweep: Sweep) -> Iterator[None]:
-    """Say that this worker lives, as long as it does."""
-    with HeldFile(worker_file(sweep.folder, sweep.worker)):
-        yield
-
-
-def worker_file(folder: Path, worker: int) -> Path:
-    """What a living worker holds."""
-    return folder / "workers" / str(worker)
-
-
-def superseded(trials: Sequence[FrozenTrial]) -> set[int]:
-    """Numbers of the interrupted trials that another goes on with."""
-    return {n for trial in trials for n in trial.system_attrs.get("retry_history", ())}
+def successors(trials: Sequence[FrozenTrial]) -> dict[int, int]:
+    """Interrupted trial -> the one that goes on with it."""
+    after: dict[int, int] = {}
+    for trial in trials:
+        for number in trial.system_attrs.get("retry_history", ()):
+            after.setdefault(number, trial.number)
+    return after
 
 
 def counted_trials(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
     """Those that count towards the sweep's number: begun, and not gone on with by another."""
-    gone = superseded(trials)
-    return [t for t in trials if t.state is not TrialState.WAITING and t.number not in gone]
+    after = successors(trials)
+    return [t for t in trials if t.state is not TrialState.WAITING and t.number not in after]
 
 
 def no_success(trials: Sequence[FrozenTrial]) -> SweepError:
@@ -202,16 +201,21 @@ def no_success(trials: Sequence[FrozenTrial]) -> SweepError:
         reasons.setdefault(trial.user_attrs.get(REASON) or "its worker died", []).append(
             trial.number
         )
-    shown = "; ".join(f"trial {', '.join(map(str, n))}: {why}" for why, n in reasons.items())
-    return SweepError(f"no trial succeeded, of {len(trials)}: {shown}")
+    text = "; ".join(f"trial {', '.join(map(str, n))}: {why}" for why, n in reasons.items())
+    return SweepError(f"no trial succeeded, of {len(trials)}: {text}")
+
+
+def _worker_file(folder: Path, worker: int) -> Path:
+    """What a living worker holds."""
+    return folder / _WORKERS / str(worker)
 
 
 def _next_number(folder: Path) -> int:
     """A number that no worker of this sweep had; the lock must be held."""
-    taken = folder / "workers"
-    taken.mkdir(parents=True, exist_ok=True)
-    number = len(list(taken.iterdir()))
-    (taken / str(number)).touch()
+    workers = folder / _WORKERS
+    workers.mkdir(parents=True, exist_ok=True)
+    number = len(list(workers.iterdir()))
+    (workers / str(number)).touch()
     return number
 
 
@@ -220,8 +224,8 @@ def _identity(config: SweepConfig, base: Config) -> dict[str, Any]:
     # Paths have dots of their own.
     search = {
         f"search.{path}.{field}": value
-        for path, given in dumped["search"].items()
-        for field, value in given.items()
+        for path, domain in dumped["search"].items()
+        for field, value in domain.items()
     }
     judged = leaves({str(i): o for i, o in enumerate(dumped["objectives"])}, "objectives")
     fixed = {
@@ -240,8 +244,8 @@ def _check_identity(
             study.enqueue_trial(point, skip_if_exists=True)
         study.set_user_attr(_IDENTITY, identity)
         return
-    if told := differences(before, identity):
+    if changes := differences(before, identity):
         raise SweepError(
-            f"the storage holds a study {study.study_name} of another search ({told}); choose "
+            f"the storage holds a study {study.study_name} of another search ({changes}); choose "
             "another name, or the same search to go on with it"
         )

@@ -13,15 +13,15 @@ from __future__ import annotations
 import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import optuna
 from optuna.trial import TrialState
 
 from mupo_ray.errors import ConfigError, MupoError
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 from mupo_ray.runs.folder import early_stop
-from mupo_ray.tune.objective import value_in
+from mupo_ray.tune.expression import value_in
 from mupo_ray.tune.storage import retry_callback
 from mupo_ray.tune.study import (
     REASON,
@@ -32,7 +32,6 @@ from mupo_ray.tune.study import (
     Move,
     Sweep,
     counted_trials,
-    living,
     no_success,
 )
 
@@ -105,9 +104,9 @@ def work(sweep: Sweep, trainer: Trainer, watcher: Watcher) -> None:
     minutes = sweep.config.minutes
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     waits_for: list[int] | None = None
-    with living(sweep):
+    with sweep.living():
         while True:
-            with sweep.lock:
+            with sweep.locked():
                 move = sweep.next_move()
             watcher.show(sweep)
             if move is Move.END:
@@ -134,7 +133,7 @@ def work(sweep: Sweep, trainer: Trainer, watcher: Watcher) -> None:
 
 
 def _is_wanted(sweep: Sweep) -> bool:
-    with sweep.lock:
+    with sweep.locked():
         return sweep.next_move() is Move.TRAIN
 
 
@@ -148,10 +147,10 @@ def _claim_and_train(sweep: Sweep, trainer: Trainer, watcher: Watcher) -> int | 
         trial.set_user_attr(WORKER, sweep.worker)
         # A retried trial comes with the attributes of the one before.
         trial.set_user_attr(REASON, None)
-        sweep.lock.let_go()
+        lock.release()
         return _train(sweep, trial, trainer, watcher)
 
-    with sweep.lock:
+    with sweep.locked() as lock:
         if sweep.next_move() is not Move.TRAIN:
             return None
         try:
@@ -252,18 +251,17 @@ class Course:
             ConfigError: one was never measured, or is not finite.
         """
         rows = read_jsonl(self._file)
-        found = []
+        ends = []
         for expression in self._sweep.objectives:
             values = [v for row in rows if (v := value_in(expression, row)) is not None]
             if not values:
                 raise ConfigError(f"no line of {self._file} has all of {expression.text}")
             if not math.isfinite(values[-1]):
                 raise ConfigError(f"{expression.text} is {values[-1]} at the end of the run")
-            found.append(values[-1])
-        return found if len(found) > 1 else found[0]
+            ends.append(values[-1])
+        return ends if len(ends) > 1 else ends[0]
 
     def work_s(self) -> float:
         """Seconds in steps, evaluations and checkpoints since the trial began."""
-        before = [dict[str, Any](row) for row in self._before]
-        new = [row for row in read_jsonl(self._file) if row not in before]
-        return float(sum(row.get(key) or 0.0 for row in new for key in _WORK))
+        rows = [row for row in read_jsonl(self._file) if row not in self._before]
+        return float(sum(row.get(key) or 0.0 for row in rows for key in _WORK))

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 
 from mupo_ray.config import Config, load_config
 from mupo_ray.errors import PlacementError
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 from mupo_ray.runs.folder import early_stop
 from mupo_ray.train.launch import run_training
 from mupo_ray.train.session import Session

@@ -18,11 +18,17 @@ from mupo_ray.placement.plan import plan
 from mupo_ray.placement.turn import Turnstile
 from mupo_ray.runs.folder import load_resolved
 from mupo_ray.train.board import RunTask, SessionBoard
-from mupo_ray.tune.report import write_sweep_report
-from mupo_ray.tune.results import write_best
+from mupo_ray.tune.report import write_best, write_sweep_report
 from mupo_ray.tune.study import START_UP_S, WALL_S, Sweep, open_sweep
-from mupo_ray.tune.table import SweepTable, line_of, make_table
-from mupo_ray.tune.trials import best_trials, rows_of, short_names, start_up_share
+from mupo_ray.tune.trials import (
+    SweepTable,
+    best_trials,
+    line_of,
+    make_table,
+    rows_of,
+    short_names,
+    start_up_share,
+)
 from mupo_ray.tune.worker import work
 
 
@@ -97,10 +103,10 @@ def test_the_table_fits_a_narrow_terminal(one: Sweep) -> None:
 
 
 def test_the_share_of_start_up(one: Sweep) -> None:
-    found = start_up_share(rows_of(one))
-    assert found is not None
+    share = start_up_share(rows_of(one))
+    assert share is not None
     start_up_s = sum(t.user_attrs[START_UP_S] for t in one.trials)
-    assert found == pytest.approx(
+    assert share == pytest.approx(
         (start_up_s, start_up_s / sum(t.user_attrs[WALL_S] for t in one.trials))
     )
 

@@ -12,11 +12,9 @@ from cheap_trials import base, cheap_sweep
 
 from mupo_ray.config import load_config
 from mupo_ray.errors import ConfigError
-from mupo_ray.tune.expression import parse_expression
-from mupo_ray.tune.objective import parse_objectives, value_in
+from mupo_ray.tune.expression import parse_expression, parse_objectives, value_in
 from mupo_ray.tune.space import SearchSpace
-from mupo_ray.tune.spec import Objective, SweepConfig
-from mupo_ray.tune.spec_file import read_sweep
+from mupo_ray.tune.spec import Objective, SweepConfig, read_sweep
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -53,7 +51,12 @@ def test_expressions(text: str, names: int, expected: Any) -> None:
         ("__import__('os').system('true')", "is not allowed"),
         ("a.b()", r"'a\.b\(\)' is not allowed"),
         ("[1][0]", "is not allowed"),
-        ("2 ** 9", "is not allowed"),
+        ("1 + 2 ** 9", r"'2 \*\* 9' is not allowed"),
+        ("1 is 1", "is not allowed"),
+        ("b'a'", "is not allowed"),
+        ("min(a, key=b)", "is not allowed"),
+        ("min(*a)", r"'\*a' is not allowed"),
+        ("(1).real", "is not allowed"),
         ("(lambda: 1)()", "is not allowed"),
         ("f'{a}'", "is not allowed"),
         ("a +", "invalid syntax"),
@@ -220,12 +223,12 @@ def test_objectives_that_no_run_has(tmp_path: Path, metric: str, said: str) -> N
 
 
 def test_the_value_of_an_objective_in_a_line(tmp_path: Path) -> None:
-    (found,) = parse_objectives(
+    (objective,) = parse_objectives(
         [Objective(metric="eval/heldout/pass@4 - 2 * loss/kl")], base(tmp_path)
     )
-    assert value_in(found, {"eval/heldout/pass@4": 0.75, "loss/kl": 0.25}) == 0.25
-    assert value_in(found, {"loss/kl": 0.25}) is None
-    assert value_in(found, {"eval/heldout/pass@4": 0.75, "loss/kl": None}) != 0  # NaN
+    assert value_in(objective, {"eval/heldout/pass@4": 0.75, "loss/kl": 0.25}) == 0.25
+    assert value_in(objective, {"loss/kl": 0.25}) is None
+    assert value_in(objective, {"eval/heldout/pass@4": 0.75, "loss/kl": None}) != 0  # NaN
 
 
 @pytest.mark.parametrize(
@@ -284,3 +287,25 @@ def test_the_projects_own_sweep_file_is_whole() -> None:
     sweep = read_sweep(CONFIGS / "sweep.yaml", {"trials": 3})
     assert sweep.trials == 3
     assert sweep == SweepConfig.model_validate_json(json.dumps(json.loads(sweep.model_dump_json())))
+
+
+def test_a_method_of_ones_own_is_swept_like_any_other() -> None:
+    own = load_config([], ["method.name=own_methods:Doubt"])
+    is_own = "method.name != 'grpo'"
+    search = {
+        "method.name": {"type": "categorical", "choices": ["own_methods:Doubt", "grpo"]},
+        "method.weight": {"type": "float", "low": 0.1, "high": 2.0, "when": is_own},
+    }
+    objectives = [{"metric": "loss/doubt", "direction": "minimize"}]
+    sweep = SweepConfig.model_validate_json(
+        json.dumps({"search": search, "objectives": objectives})
+    )
+    space = SearchSpace(sweep.search, own)
+    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
+    configs = [space.config(space.sample(study.ask())) for _ in range(12)]
+    names = {config.method.name for config in configs}
+    assert names == {"own_methods:Doubt", "grpo"}
+    (expression,) = parse_objectives(sweep.objectives, own)
+    assert expression.names == ("loss/doubt",)
+    with pytest.raises(ConfigError, match="loss/doubt.* is not declared"):
+        parse_objectives(sweep.objectives, load_config())

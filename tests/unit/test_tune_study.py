@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from optuna.trial import TrialState
 from mupo_ray.config import Config, load_config
 from mupo_ray.errors import SweepError, TrainingError
 from mupo_ray.runs.folder import early_stop, load_resolved
-from mupo_ray.tune.held_file import HeldFile, is_held
+from mupo_ray.tune.storage import held, is_held
 from mupo_ray.tune.study import REASON, START_UP_S, WALL_S, Sweep, open_sweep
 from mupo_ray.tune.worker import work
 
@@ -216,10 +218,37 @@ def test_d09_a_trial_left_running_by_optuna_itself_is_taken_up(tmp_path: Path) -
 def test_a_lock_that_another_keeps_ends_in_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mupo_ray.tune.held_file._TIMEOUT_S", 0.2)
-    with HeldFile(tmp_path / "lock"):
-        assert is_held(tmp_path / "lock")
-        with pytest.raises(SweepError, match=r"lock: another worker has held it for 0\.2 s"):
-            HeldFile(tmp_path / "lock").take()
-    assert not is_held(tmp_path / "lock")
-    HeldFile(tmp_path / "lock").take()
+    monkeypatch.setattr("mupo_ray.tune.storage._LOCK_TIMEOUT_S", 0.2)
+    path = tmp_path / "folder" / "lock"
+    assert not is_held(path)
+    with held(path) as lock:
+        assert is_held(path)
+        with (
+            pytest.raises(SweepError, match=r"lock: another worker has held it for 0\.2 s"),
+            held(path),
+        ):
+            pass
+        lock.release()
+        assert not is_held(path), "let go before the end of the block"
+    assert path.exists(), "those who wait hold the same file"
+    with held(path):
+        pass
+
+
+def test_the_kernel_lets_go_of_what_a_killed_process_held(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    script = f"""
+import time
+from pathlib import Path
+from mupo_ray.tune.storage import held
+with held(Path({str(path)!r})):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"held\n"
+        assert is_held(path)
+        process.kill()
+        process.wait()
+    assert not is_held(path)
