@@ -44,7 +44,7 @@ import psutil
 import ray
 
 from mupo_ray.core.seeding import derive_seed
-from mupo_ray.data.prompt_set import Dropped, iter_prompts
+from mupo_ray.data.stream import Dropped, iter_prompts
 from mupo_ray.data.table import open_table
 from mupo_ray.evaluation.contestants import checkpoint_contestant, find_model
 from mupo_ray.evaluation.evaluation import Contestant, evaluate_sets, sampling_plans

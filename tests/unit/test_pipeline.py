@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mupo_ray.data.ray_rows import Paced
+from mupo_ray.data.pipeline import Paced
 
 
 class Clock:
