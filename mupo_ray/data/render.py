@@ -13,14 +13,13 @@ importing transformers takes seconds and half a gigabyte, and rendering needs no
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import jinja2.ext
@@ -28,10 +27,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from mupo_ray.data.images import check_aspect_ratio, load_image
-from mupo_ray.data.table import DropReason, Row, RowError, prompt_id
+from mupo_ray.data.table import DropReason, Row, RowError, naming, prompt_id
 from mupo_ray.errors import DataError
+from mupo_ray.files import sha256_of
 from mupo_ray.rewards.extract import opens_think
+from mupo_ray.text import first_line
 from mupo_ray.types import Prompt, RgbImage
+
+if TYPE_CHECKING:
+    from mupo_ray.config import Config
 
 PLACEHOLDER = "<image>"
 """Marks in a row's problem where a picture goes."""
@@ -85,7 +89,7 @@ class RenderPlan:
     @cached_property
     def key(self) -> str:
         """Hash of the content."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()
+        return sha256_of(repr(self))
 
 
 class PromptRenderer:
@@ -157,6 +161,22 @@ class PromptRenderer:
         renderer._check_against(processor)
         return renderer
 
+    @classmethod
+    def from_config(cls, config: Config) -> PromptRenderer:
+        """The renderer of a run.
+
+        Raises:
+            DataError: as `from_pretrained`.
+        """
+        return cls.from_pretrained(
+            config.model.path,
+            template=config.data.template,
+            system_prompt=config.data.system_prompt,
+            max_prompt_tokens=config.data.max_prompt_tokens,
+            min_pixels=config.data.min_pixels,
+            max_pixels=config.data.max_pixels,
+        )
+
     @cached_property
     def opens_think(self) -> bool:
         """Whether the chat template ends every prompt with `<think>`."""
@@ -183,7 +203,8 @@ class PromptRenderer:
             RowError: the row cannot be used; `reason` says why.
         """
         images = load_images(row)
-        num_image_tokens = sum(self._num_image_tokens(image, row.index) for image in images)
+        with naming(f"row {row.index}"):
+            num_image_tokens = sum(map(self._num_image_tokens, images))
         token_ids = self._token_ids(user_content(self.plan.template, row.problem, len(images)))
         num_tokens = len(token_ids) - len(images) + num_image_tokens
         if num_tokens > self.plan.max_prompt_tokens:
@@ -196,14 +217,11 @@ class PromptRenderer:
 
     def num_tokens(self, prompt: Prompt) -> int:
         """Tokens of a prompt with every picture expanded, as engine and trainer count them."""
-        expanded = sum(self._num_image_tokens(image, None) for image in prompt.images)
+        expanded = sum(map(self._num_image_tokens, prompt.images))
         return len(prompt.token_ids) - len(prompt.images) + expanded
 
-    def _num_image_tokens(self, image: RgbImage, row: int | None) -> int:
-        try:
-            check_aspect_ratio(image.width, image.height)
-        except RowError as err:
-            raise RowError(err.reason, f"row {row}: {err}") from err
+    def _num_image_tokens(self, image: RgbImage) -> int:
+        check_aspect_ratio(image.width, image.height)
         plan = self.plan
         return num_image_tokens(
             image.width,
@@ -298,26 +316,38 @@ def load_images(row: Row) -> list[RgbImage]:
     Raises:
         RowError: it has no answer, no question, other marks than pictures, or a bad picture.
     """
-    if not row.answer.strip():
-        raise RowError(
-            DropReason.EMPTY_ANSWER, f"row {row.index}: answer is empty, nothing can be right"
-        )
-    num_marks = row.problem.count(PLACEHOLDER)
-    if num_marks not in (0, len(row.images)):
-        raise RowError(
-            DropReason.PLACEHOLDERS,
-            f"row {row.index}: problem has {num_marks} {PLACEHOLDER} for {len(row.images)} "
-            "images; expected as many, or none to put the images first",
-        )
-    if not row.images and not row.problem.strip():
-        raise RowError(DropReason.EMPTY_PROBLEM, f"row {row.index}: no text and no image")
+    with naming(f"row {row.index}"):
+        check_texts(row.problem, row.problem, row.answer, len(row.images))
     images = []
     for number, ref in enumerate(row.images):
-        try:
+        with naming(f"row {row.index}, image {number}"):
             images.append(load_image(ref, row.folder))
-        except RowError as err:
-            raise RowError(err.reason, f"row {row.index}, image {number}: {err}") from err
     return images
+
+
+def check_texts(problem: str, question: str, answer: str, num_images: int) -> None:
+    """Refuse what no model could be asked, or no answer could be checked against.
+
+    Args:
+        problem: what the model is asked.
+        question: the part of it that must not be blank where there is no picture.
+        answer: the gold one.
+        num_images: pictures of the row.
+
+    Raises:
+        RowError: the answer is empty, the question is, or the problem's marks do not fit.
+    """
+    if not answer.strip():
+        raise RowError(DropReason.EMPTY_ANSWER, "answer is empty, nothing can be right")
+    num_marks = problem.count(PLACEHOLDER)
+    if num_marks not in (0, num_images):
+        raise RowError(
+            DropReason.PLACEHOLDERS,
+            f"problem has {num_marks} {PLACEHOLDER} for {num_images} images; expected as many, or "
+            "none to put the images first",
+        )
+    if not num_images and not question.strip():
+        raise RowError(DropReason.EMPTY_PROBLEM, "no text and no image")
 
 
 def make_prompt(
@@ -415,7 +445,7 @@ def load_processor(
     except (OSError, ValueError) as err:
         raise DataError(
             f"cannot load a processor for model {model_path!r}; expected a Hugging Face folder "
-            f"with tokenizer and processor files, or an id: {str(err).splitlines()[0]}"
+            f"with tokenizer and processor files, or an id: {first_line(err)}"
         ) from err
     images = getattr(processor, "image_processor", None)
     lacking = [a for a in ("patch_size", "merge_size", "size") if not hasattr(images, a)]

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from mupo_ray.data.render import PromptRenderer, RenderPlan
 from mupo_ray.errors import DataError
-from mupo_ray.prepare.columns import passed_columns, resolve_columns
+from mupo_ray.prepare.column_maps import passed_columns, resolve_columns
 from mupo_ray.prepare.contamination import ContaminationIndex
 from mupo_ray.prepare.eval_sets import EvalSet, load_eval_sets
 from mupo_ray.prepare.image_store import IMAGE_FOLDER
