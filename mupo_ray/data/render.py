@@ -61,7 +61,8 @@ TEMPLATES = {
 
 _GENERATE = {"add_generation_prompt": True}
 
-_Message = dict[str, str | list[dict[str, str]]]
+ChatMessage = tuple[str, Sequence[str | None]]
+"""A role and its content: text, or None for a picture."""
 
 # Private-use characters around a number; rows never pass through the chat template, so nothing that
 # a row holds can be taken for a marker.
@@ -180,7 +181,7 @@ class PromptRenderer:
     @cached_property
     def opens_think(self) -> bool:
         """Whether the chat template ends every prompt with `<think>`."""
-        return opens_think(self._chat.render(messages=self._messages([""], []), **_GENERATE))
+        return opens_think(self._markup(self._messages([""]))[0])
 
     @cached_property
     def longest_token(self) -> int:
@@ -205,7 +206,8 @@ class PromptRenderer:
         images = load_images(row)
         with naming(f"row {row.index}"):
             num_image_tokens = sum(map(self._num_image_tokens, images))
-        token_ids = self._token_ids(user_content(self.plan.template, row.problem, len(images)))
+        content = user_content(self.plan.template, row.problem, len(images))
+        token_ids = self.chat_ids(self._messages(content))
         num_tokens = len(token_ids) - len(images) + num_image_tokens
         if num_tokens > self.plan.max_prompt_tokens:
             raise RowError(
@@ -231,11 +233,11 @@ class PromptRenderer:
             max_pixels=plan.max_pixels,
         )
 
-    def chat_ids(self, messages: Sequence[tuple[str, Sequence[str | None]]]) -> list[int]:
+    def chat_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Ids of a whole chat, up to where the model answers.
 
         Args:
-            messages: role and content of each: text, or None for a picture.
+            messages: from the first one on.
 
         Returns:
             One image token a picture.
@@ -243,24 +245,32 @@ class PromptRenderer:
         Raises:
             jinja2.TemplateError: the chat template refuses these messages.
         """
-        texts: list[str] = []
-        marked = [_message(role, content, texts) for role, content in messages]
-        return self._join(self._chat.render(messages=marked, **_GENERATE), texts)
+        return self._join(*self._markup(messages))
 
     def text_ids(self, text: str) -> list[int]:
         """Ids of text alone; special tokens in it are letters."""
-        return self._encode(text)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids if text else []
+        return ids
 
-    def _token_ids(self, content: Sequence[str | None]) -> list[int]:
-        """Ids of the whole chat prompt, one image token a picture."""
-        texts: list[str] = []
-        messages = self._messages(content, texts)
-        return self._join(self._chat.render(messages=messages, **_GENERATE), texts)
-
-    def _messages(self, content: Sequence[str | None], texts: list[str]) -> list[_Message]:
+    def _messages(self, content: Sequence[str | None]) -> list[ChatMessage]:
         system = self.plan.system_prompt
-        first = [] if system is None else [_message("system", [system], texts)]
-        return [*first, _message("user", content, texts)]
+        first: list[ChatMessage] = [] if system is None else [("system", [system])]
+        return [*first, ("user", content)]
+
+    def _markup(self, messages: Sequence[ChatMessage]) -> tuple[str, list[str]]:
+        """The chat template's output, with a marker for each text, and the texts."""
+        texts: list[str] = []
+        marked = []
+        for role, content in messages:
+            pieces = []
+            for piece in content:
+                if piece is None:
+                    pieces.append({"type": "image"})
+                else:
+                    pieces.append({"type": "text", "text": f"\ue000{len(texts)}\ue001"})
+                    texts.append(piece)
+            marked.append({"role": role, "content": pieces})
+        return self._chat.render(messages=marked, **_GENERATE), texts
 
     def _join(self, markup: str, texts: list[str]) -> list[int]:
         """Ids of the chat template's output with each marker replaced by its text."""
@@ -274,26 +284,19 @@ class PromptRenderer:
                 if other % 2 == 0:
                     chunk += part
                     continue
-                ids += self._encode(chunk)
+                ids += self.text_ids(chunk)
                 ids.append(self._special[part])
                 chunk = ""
-        return ids + self._encode(chunk)
-
-    def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids if text else []
-        return ids
+        return ids + self.text_ids(chunk)
 
     def _check_against(self, processor: Any) -> None:
         """Prove at start that renderer and processor agree on a message with a picture."""
         name = self.plan.model_path
-        texts: list[str] = []
-        marked = [_message("user", [None, "How many, 2 + 3?\n"], texts)]
-        plain = [
-            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": texts[0]}]}
-        ]
+        text = "How many, 2 + 3?\n"
+        plain = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
         try:
             markup = processor.apply_chat_template(plain, tokenize=False, **_GENERATE)
-            ours = self._chat.render(messages=marked, **_GENERATE)
+            ours = self.chat_ids([("user", [None, text])])
         except jinja2.TemplateError as err:
             raise DataError(f"the chat template of {name} cannot be rendered: {err}") from err
         num_images = markup.count(self.plan.image_token)
@@ -303,10 +306,10 @@ class PromptRenderer:
                 f"{self.plan.image_token} for a message with 1 image, expected 1"
             )
         expected = processor.tokenizer.encode(markup, add_special_tokens=False)
-        if self._join(ours, texts) != expected:
+        if ours != expected:
             raise DataError(
-                f"the tokenizer of {name} gives {self._join(ours, texts)} for pieces of a prompt "
-                f"and {expected} for the whole; a Qwen2.5-VL or Qwen3-VL tokenizer is expected"
+                f"the tokenizer of {name} gives {ours} for pieces of a prompt and {expected} for "
+                "the whole; a Qwen2.5-VL or Qwen3-VL tokenizer is expected"
             )
 
 
@@ -462,18 +465,6 @@ def load_processor(
             # Under these names the Qwen-VL processors keep numbers of pixels (transformers 5.19).
             images.size[edge] = pixels
     return processor
-
-
-def _message(role: str, content: Sequence[str | None], texts: list[str]) -> _Message:
-    """A chat message with markers for its texts, which are appended to `texts`."""
-    pieces = []
-    for piece in content:
-        if piece is None:
-            pieces.append({"type": "image"})
-        else:
-            pieces.append({"type": "text", "text": f"\ue000{len(texts)}\ue001"})
-            texts.append(piece)
-    return {"role": role, "content": pieces}
 
 
 def load_template(template: str) -> str:

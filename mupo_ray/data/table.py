@@ -22,6 +22,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -169,9 +170,8 @@ def open_table(spec: str | Path) -> PromptTable:
     """
     files = _find_files(str(spec))
     groups: list[_RowGroup] = []
-    starts: list[int] = []
-    num_rows = 0
-    columns: tuple[str | None, tuple[str, ...]] | None = None
+    image_column: str | None = None
+    meta_columns: tuple[str, ...] = ()
     for file in files:
         try:
             with pq.ParquetFile(file) as parquet:
@@ -179,14 +179,15 @@ def open_table(spec: str | Path) -> PromptTable:
         except (OSError, pa.ArrowInvalid) as err:
             raise DataError(f"cannot read {file} as Parquet: {first_line(err)}") from err
         image, meta = _check_schema(schema, file)
-        if columns is not None and image != columns[0]:
+        if file == files[0]:
+            image_column, meta_columns = image, meta
+        if image != image_column:
             raise DataError(
-                f"{file} has image column {image!r}, but {files[0]} has {columns[0]!r}; "
+                f"{file} has image column {image!r}, but {files[0]} has {image_column!r}; "
                 "all files of a data set need the same columns"
             )
         # Only what every file has can be read from every file.
-        shared = meta if columns is None else tuple(c for c in columns[1] if c in meta)
-        columns = (image, shared)
+        meta_columns = tuple(name for name in meta_columns if name in meta)
         for index in range(metadata.num_row_groups):
             group = metadata.row_group(index)
             if group.num_rows == 0:
@@ -200,16 +201,15 @@ def open_table(spec: str | Path) -> PromptTable:
                     group.total_byte_size / 2**20,
                 )
             groups.append(_RowGroup(file=file, index=index, num_rows=group.num_rows))
-            starts.append(num_rows)
-            num_rows += group.num_rows
-    if num_rows == 0 or columns is None:
+    *starts, num_rows = accumulate((group.num_rows for group in groups), initial=0)
+    if num_rows == 0:
         raise DataError(f"{spec} has no rows; at least one is needed")
     return PromptTable(
         spec=str(spec),
         files=tuple(files),
         num_rows=num_rows,
-        image_column=columns[0],
-        meta_columns=columns[1],
+        image_column=image_column,
+        meta_columns=meta_columns,
         _groups=tuple(groups),
         _starts=tuple(starts),
     )
