@@ -29,6 +29,8 @@ from ray.data._internal.execution.execution_callback import ExecutionCallback
 
 from mupo_ray.errors import DataError, cause_of
 
+logger = logging.getLogger(__name__)
+
 Task = Callable[[int], Iterable[dict[str, Any]]]
 """Makes the rows of one item."""
 
@@ -196,6 +198,10 @@ def _run(batch: dict[str, np.ndarray], *, make_task: ray.ObjectRef, schema: pa.S
     except DataError as err:
         # Raised here, the error would reach the log as a page of Ray's traceback.
         rows = [{"failure": str(err)}]
+    except Exception as err:
+        # Raised here, it would arrive as `UDF failed to process a data block` (Ray 2.60).
+        logger.exception("item %s", batch["item"])
+        rows = [{"failure": f"a Ray Data task failed: {type(err).__name__}: {err}"}]
     return pa.Table.from_pylist(rows, schema=schema)
 
 

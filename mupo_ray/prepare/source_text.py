@@ -1,8 +1,8 @@
 """Rows of JSONL and TSV files, where each of them begins, and JSON files as JSONL.
 
 Lines end at a line feed only: U+2028 and its like may stand inside a text. A row that cannot be
-read is a `RowError` in its place, so that the rows around it are not lost. Whatever
-a file's size, one row of it is in memory at a time.
+read is a `RowError` in its place, so that the rows around it are not lost. Whatever a file's
+size, one row of it is in memory at a time.
 """
 
 from __future__ import annotations

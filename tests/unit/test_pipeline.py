@@ -1,10 +1,14 @@
-"""The pace of Ray Data's loop, by a clock that only sleeping and work move."""
+"""The pace of Ray Data's loop by a clock that only sleeping and work move, and a task's rows."""
 
 from __future__ import annotations
 
+import numpy as np
+import pyarrow as pa
 import pytest
+import ray
 
-from mupo_ray.data.pipeline import Paced
+from mupo_ray.data.pipeline import Paced, Task, _run
+from mupo_ray.errors import DataError
 
 
 class Clock:
@@ -35,3 +39,27 @@ def test_the_loop_turns_20_times_a_second_at_most(work_s: float, turns: int) -> 
         counted += 1
         assert counted <= 21 * seconds, "the loop turns without pause"
     assert counted == turns * seconds
+
+
+def test_a_task_gives_rows_or_why_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    errors = {1: DataError("no such file"), 2: KeyError("k")}
+
+    def make_task() -> Task:
+        def task(item: int) -> list[dict[str, int]]:
+            if item in errors:
+                raise errors[item]
+            return [{"item": item}] * item
+
+        return task
+
+    monkeypatch.setattr(ray, "get", lambda stored: stored)
+    schema = pa.schema([("item", pa.int64()), ("failure", pa.string())])
+    tables = [
+        _run({"item": np.array(items)}, make_task=make_task, schema=schema).to_pylist()
+        for items in ([0, 3], [3, 1], [2])
+    ]
+    assert tables == [
+        [{"item": 3, "failure": None}] * 3,
+        [{"item": None, "failure": "no such file"}],
+        [{"item": None, "failure": "a Ray Data task failed: KeyError: 'k'"}],
+    ]
