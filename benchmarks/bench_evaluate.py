@@ -45,7 +45,8 @@ import ray
 
 from mupo_ray.config import load_config
 from mupo_ray.core.seeding import derive_seed
-from mupo_ray.data.prompt_set import Dropped, iter_prompts
+from mupo_ray.data.render import PromptRenderer
+from mupo_ray.data.stream import Dropped, iter_prompts
 from mupo_ray.data.table import open_table
 from mupo_ray.evaluation.contestants import (
     Contestant,
@@ -60,7 +61,6 @@ from mupo_ray.evaluation.sets import parse_set
 from mupo_ray.placement.plan import Role
 from mupo_ray.rollout.pool import placeholder_ids
 from mupo_ray.runs.export import find_model
-from mupo_ray.train.entry import make_renderer
 from mupo_ray.train.launch import connect
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs" / "tiny_cpu.yaml"
@@ -84,7 +84,7 @@ class Raw:
         from vllm import LLM, SamplingParams
         from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-        renderer = make_renderer(config)
+        renderer = PromptRenderer.from_config(config)
         prompts = [
             p for p in iter_prompts(open_table(data), renderer, limit) if not isinstance(p, Dropped)
         ]

@@ -20,6 +20,11 @@ def short(text: str, most: int) -> str:
     return line if len(line) <= most else f"{line[: most - 3]}..."
 
 
+def first_line(err: BaseException) -> str:
+    """The first line of what an error says; its kind where it says nothing."""
+    return (str(err).strip().splitlines() or [type(err).__name__])[0]
+
+
 def table(rows: Sequence[Sequence[str]], *, indent: str = "", least: int = 0) -> str:
     """Rows of cells as lines for a terminal; the first column stands left, the others right.
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from mupo_ray.core.seeding import derive_seed
+from mupo_ray.data.render import PromptRenderer
 from mupo_ray.data.stream import load_prompts
 from mupo_ray.demo.shapes import UNRECOGNISED, strategy_values
 from mupo_ray.evaluation.during_training import sample_problems
@@ -27,7 +28,6 @@ from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool
 from mupo_ray.rollout.pool import EnginePool, SamplingPlan, placeholder_ids
 from mupo_ray.runs.summary import read_run
-from mupo_ray.train.entry import make_renderer
 from mupo_ray.train.launch import run_training
 from mupo_ray.train.session import Session, open_session
 from study.plan import BASE, GRPO, STOPPED, TEMPERATURES, Arm, Study
@@ -113,7 +113,7 @@ class TestReader:
     def __init__(self, study: Study, task: str, config: Config, session: Session) -> None:
         from transformers import AutoConfig
 
-        renderer = make_renderer(config)
+        renderer = PromptRenderer.from_config(config)
         path = study.task_folder(task) / "data" / "test.parquet"
         self._prompts: list[Prompt] = load_prompts(path, renderer, study.test_problems)
         self._num_samples = study.test_samples

@@ -53,7 +53,7 @@ class ChatRenderer:
             for piece in user_content(self.template, prompt.question, len(prompt.images))
         ]
         system = [] if self.system_prompt is None else [("system", self.system_prompt)]
-        return [{"role": role, "content": given} for role, given in [*system, ("user", content)]]
+        return [{"role": role, "content": pieces} for role, pieces in [*system, ("user", content)]]
 
 
 def _data_url(image: RgbImage) -> str:

@@ -6,7 +6,6 @@ animation the first frame counts.
 
 from __future__ import annotations
 
-import hashlib
 import io
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from mupo_ray.data.table import DropReason, ImageRef, RowError
+from mupo_ray.files import sha256_of
 from mupo_ray.types import RgbImage
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def decode_image(encoded: bytes, *, max_pixels: int = MAX_PIXELS) -> RgbImage:
             f"{str(err).replace(chr(10), ' ')[:200]}",
         ) from err
     return RgbImage(
-        sha256=hashlib.sha256(encoded).hexdigest(),
+        sha256=sha256_of(encoded),
         width=picture.width,
         height=picture.height,
         rgb=picture.tobytes(),

@@ -13,14 +13,13 @@ importing transformers takes seconds and half a gigabyte, and rendering needs no
 
 from __future__ import annotations
 
-import hashlib
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 import jinja2.ext
@@ -28,10 +27,15 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import Tokenizer
 
 from mupo_ray.data.images import check_aspect_ratio, load_image
-from mupo_ray.data.table import DropReason, Row, RowError, prompt_id
+from mupo_ray.data.table import DropReason, Row, RowError, naming, prompt_id
 from mupo_ray.errors import DataError
+from mupo_ray.files import sha256_of
 from mupo_ray.rewards.extract import opens_think
+from mupo_ray.text import first_line
 from mupo_ray.types import Prompt, RgbImage
+
+if TYPE_CHECKING:
+    from mupo_ray.config import Config
 
 PLACEHOLDER = "<image>"
 """Marks in a row's problem where a picture goes."""
@@ -57,7 +61,8 @@ TEMPLATES = {
 
 _GENERATE = {"add_generation_prompt": True}
 
-_Message = dict[str, str | list[dict[str, str]]]
+ChatMessage = tuple[str, Sequence[str | None]]
+"""A role and its content: text, or None for a picture."""
 
 # Private-use characters around a number; rows never pass through the chat template, so nothing that
 # a row holds can be taken for a marker.
@@ -85,7 +90,7 @@ class RenderPlan:
     @cached_property
     def key(self) -> str:
         """Hash of the content."""
-        return hashlib.sha256(repr(self).encode()).hexdigest()
+        return sha256_of(repr(self))
 
 
 class PromptRenderer:
@@ -157,10 +162,26 @@ class PromptRenderer:
         renderer._check_against(processor)
         return renderer
 
+    @classmethod
+    def from_config(cls, config: Config) -> PromptRenderer:
+        """The renderer of a run.
+
+        Raises:
+            DataError: as `from_pretrained`.
+        """
+        return cls.from_pretrained(
+            config.model.path,
+            template=config.data.template,
+            system_prompt=config.data.system_prompt,
+            max_prompt_tokens=config.data.max_prompt_tokens,
+            min_pixels=config.data.min_pixels,
+            max_pixels=config.data.max_pixels,
+        )
+
     @cached_property
     def opens_think(self) -> bool:
         """Whether the chat template ends every prompt with `<think>`."""
-        return opens_think(self._chat.render(messages=self._messages([""], []), **_GENERATE))
+        return opens_think(self._markup(self._messages([""]))[0])
 
     @cached_property
     def longest_token(self) -> int:
@@ -183,8 +204,10 @@ class PromptRenderer:
             RowError: the row cannot be used; `reason` says why.
         """
         images = load_images(row)
-        num_image_tokens = sum(self._num_image_tokens(image, row.index) for image in images)
-        token_ids = self._token_ids(user_content(self.plan.template, row.problem, len(images)))
+        with naming(f"row {row.index}"):
+            num_image_tokens = sum(map(self._num_image_tokens, images))
+        content = user_content(self.plan.template, row.problem, len(images))
+        token_ids = self.chat_ids(self._messages(content))
         num_tokens = len(token_ids) - len(images) + num_image_tokens
         if num_tokens > self.plan.max_prompt_tokens:
             raise RowError(
@@ -196,14 +219,11 @@ class PromptRenderer:
 
     def num_tokens(self, prompt: Prompt) -> int:
         """Tokens of a prompt with every picture expanded, as engine and trainer count them."""
-        expanded = sum(self._num_image_tokens(image, None) for image in prompt.images)
+        expanded = sum(map(self._num_image_tokens, prompt.images))
         return len(prompt.token_ids) - len(prompt.images) + expanded
 
-    def _num_image_tokens(self, image: RgbImage, row: int | None) -> int:
-        try:
-            check_aspect_ratio(image.width, image.height)
-        except RowError as err:
-            raise RowError(err.reason, f"row {row}: {err}") from err
+    def _num_image_tokens(self, image: RgbImage) -> int:
+        check_aspect_ratio(image.width, image.height)
         plan = self.plan
         return num_image_tokens(
             image.width,
@@ -213,11 +233,11 @@ class PromptRenderer:
             max_pixels=plan.max_pixels,
         )
 
-    def chat_ids(self, messages: Sequence[tuple[str, Sequence[str | None]]]) -> list[int]:
+    def chat_ids(self, messages: Sequence[ChatMessage]) -> list[int]:
         """Ids of a whole chat, up to where the model answers.
 
         Args:
-            messages: role and content of each: text, or None for a picture.
+            messages: from the first one on.
 
         Returns:
             One image token a picture.
@@ -225,24 +245,32 @@ class PromptRenderer:
         Raises:
             jinja2.TemplateError: the chat template refuses these messages.
         """
-        texts: list[str] = []
-        marked = [_message(role, content, texts) for role, content in messages]
-        return self._join(self._chat.render(messages=marked, **_GENERATE), texts)
+        return self._join(*self._markup(messages))
 
     def text_ids(self, text: str) -> list[int]:
         """Ids of text alone; special tokens in it are letters."""
-        return self._encode(text)
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids if text else []
+        return ids
 
-    def _token_ids(self, content: Sequence[str | None]) -> list[int]:
-        """Ids of the whole chat prompt, one image token a picture."""
-        texts: list[str] = []
-        messages = self._messages(content, texts)
-        return self._join(self._chat.render(messages=messages, **_GENERATE), texts)
-
-    def _messages(self, content: Sequence[str | None], texts: list[str]) -> list[_Message]:
+    def _messages(self, content: Sequence[str | None]) -> list[ChatMessage]:
         system = self.plan.system_prompt
-        first = [] if system is None else [_message("system", [system], texts)]
-        return [*first, _message("user", content, texts)]
+        first: list[ChatMessage] = [] if system is None else [("system", [system])]
+        return [*first, ("user", content)]
+
+    def _markup(self, messages: Sequence[ChatMessage]) -> tuple[str, list[str]]:
+        """The chat template's output, with a marker for each text, and the texts."""
+        texts: list[str] = []
+        marked = []
+        for role, content in messages:
+            pieces = []
+            for piece in content:
+                if piece is None:
+                    pieces.append({"type": "image"})
+                else:
+                    pieces.append({"type": "text", "text": f"\ue000{len(texts)}\ue001"})
+                    texts.append(piece)
+            marked.append({"role": role, "content": pieces})
+        return self._chat.render(messages=marked, **_GENERATE), texts
 
     def _join(self, markup: str, texts: list[str]) -> list[int]:
         """Ids of the chat template's output with each marker replaced by its text."""
@@ -256,26 +284,19 @@ class PromptRenderer:
                 if other % 2 == 0:
                     chunk += part
                     continue
-                ids += self._encode(chunk)
+                ids += self.text_ids(chunk)
                 ids.append(self._special[part])
                 chunk = ""
-        return ids + self._encode(chunk)
-
-    def _encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids if text else []
-        return ids
+        return ids + self.text_ids(chunk)
 
     def _check_against(self, processor: Any) -> None:
         """Prove at start that renderer and processor agree on a message with a picture."""
         name = self.plan.model_path
-        texts: list[str] = []
-        marked = [_message("user", [None, "How many, 2 + 3?\n"], texts)]
-        plain = [
-            {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": texts[0]}]}
-        ]
+        text = "How many, 2 + 3?\n"
+        plain = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": text}]}]
         try:
             markup = processor.apply_chat_template(plain, tokenize=False, **_GENERATE)
-            ours = self._chat.render(messages=marked, **_GENERATE)
+            ours = self.chat_ids([("user", [None, text])])
         except jinja2.TemplateError as err:
             raise DataError(f"the chat template of {name} cannot be rendered: {err}") from err
         num_images = markup.count(self.plan.image_token)
@@ -285,10 +306,10 @@ class PromptRenderer:
                 f"{self.plan.image_token} for a message with 1 image, expected 1"
             )
         expected = processor.tokenizer.encode(markup, add_special_tokens=False)
-        if self._join(ours, texts) != expected:
+        if ours != expected:
             raise DataError(
-                f"the tokenizer of {name} gives {self._join(ours, texts)} for pieces of a prompt "
-                f"and {expected} for the whole; a Qwen2.5-VL or Qwen3-VL tokenizer is expected"
+                f"the tokenizer of {name} gives {ours} for pieces of a prompt and {expected} for "
+                "the whole; a Qwen2.5-VL or Qwen3-VL tokenizer is expected"
             )
 
 
@@ -298,26 +319,38 @@ def load_images(row: Row) -> list[RgbImage]:
     Raises:
         RowError: it has no answer, no question, other marks than pictures, or a bad picture.
     """
-    if not row.answer.strip():
-        raise RowError(
-            DropReason.EMPTY_ANSWER, f"row {row.index}: answer is empty, nothing can be right"
-        )
-    num_marks = row.problem.count(PLACEHOLDER)
-    if num_marks not in (0, len(row.images)):
-        raise RowError(
-            DropReason.PLACEHOLDERS,
-            f"row {row.index}: problem has {num_marks} {PLACEHOLDER} for {len(row.images)} "
-            "images; expected as many, or none to put the images first",
-        )
-    if not row.images and not row.problem.strip():
-        raise RowError(DropReason.EMPTY_PROBLEM, f"row {row.index}: no text and no image")
+    with naming(f"row {row.index}"):
+        check_texts(row.problem, row.problem, row.answer, len(row.images))
     images = []
     for number, ref in enumerate(row.images):
-        try:
+        with naming(f"row {row.index}, image {number}"):
             images.append(load_image(ref, row.folder))
-        except RowError as err:
-            raise RowError(err.reason, f"row {row.index}, image {number}: {err}") from err
     return images
+
+
+def check_texts(problem: str, question: str, answer: str, num_images: int) -> None:
+    """Refuse what no model could be asked, or no answer could be checked against.
+
+    Args:
+        problem: what the model is asked.
+        question: the part of it that must not be blank where there is no picture.
+        answer: the gold one.
+        num_images: pictures of the row.
+
+    Raises:
+        RowError: the answer is empty, the question is, or the problem's marks do not fit.
+    """
+    if not answer.strip():
+        raise RowError(DropReason.EMPTY_ANSWER, "answer is empty, nothing can be right")
+    num_marks = problem.count(PLACEHOLDER)
+    if num_marks not in (0, num_images):
+        raise RowError(
+            DropReason.PLACEHOLDERS,
+            f"problem has {num_marks} {PLACEHOLDER} for {num_images} images; expected as many, or "
+            "none to put the images first",
+        )
+    if not num_images and not question.strip():
+        raise RowError(DropReason.EMPTY_PROBLEM, "no text and no image")
 
 
 def make_prompt(
@@ -415,7 +448,7 @@ def load_processor(
     except (OSError, ValueError) as err:
         raise DataError(
             f"cannot load a processor for model {model_path!r}; expected a Hugging Face folder "
-            f"with tokenizer and processor files, or an id: {str(err).splitlines()[0]}"
+            f"with tokenizer and processor files, or an id: {first_line(err)}"
         ) from err
     images = getattr(processor, "image_processor", None)
     lacking = [a for a in ("patch_size", "merge_size", "size") if not hasattr(images, a)]
@@ -432,18 +465,6 @@ def load_processor(
             # Under these names the Qwen-VL processors keep numbers of pixels (transformers 5.19).
             images.size[edge] = pixels
     return processor
-
-
-def _message(role: str, content: Sequence[str | None], texts: list[str]) -> _Message:
-    """A chat message with markers for its texts, which are appended to `texts`."""
-    pieces = []
-    for piece in content:
-        if piece is None:
-            pieces.append({"type": "image"})
-        else:
-            pieces.append({"type": "text", "text": f"\ue000{len(texts)}\ue001"})
-            texts.append(piece)
-    return {"role": role, "content": pieces}
 
 
 def load_template(template: str) -> str:

@@ -1,12 +1,12 @@
-"""The endless, shuffled, resumable sequence of prompts that training reads.
+"""The prompts of a table: shuffled, endless and resumable for training, or each once and in order.
 
     position 0 1 2 ...           row = permutation(seed, epoch)[position % rows]
        |                         rank = position % world_size
        v
-    Ray Data tasks: positions -> rows -> rendered prompts     (other processes, in order)
+    Ray Data tasks: positions -> rows -> rendered prompts     (`InOrder`: ahead of need, in order)
        |
        v
-    feeder thread -> bounded queue -> next(n)                 (this process)
+    next(n)                                                   (this process)
 
 Which row stands at a position depends on the seed and the number of rows alone, so one integer,
 the position, is all the state there is: any number of workers, resumed anywhere, reads the same
@@ -18,35 +18,72 @@ is counted.
 from __future__ import annotations
 
 import logging
-import pickle
-import queue
-import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import pyarrow as pa
-import ray
 
 from mupo_ray.core.seeding import derive_seed
-from mupo_ray.data.ray_rows import rows_in_order
 from mupo_ray.data.render import PromptRenderer, RenderPlan
-from mupo_ray.data.table import PromptTable, RowError, open_table
+from mupo_ray.data.table import PromptTable, Row, RowError, open_table
 from mupo_ray.errors import DataError
+from mupo_ray.types import Prompt, RgbImage
 
 if TYPE_CHECKING:
-    from mupo_ray.types import Prompt
+    from mupo_ray.data.chat import ChatRenderer
+    from mupo_ray.data.pipeline import Task
 
 logger = logging.getLogger(__name__)
 
-# Tasks of one Ray Data pipeline: planning costs grow with them, pauses between pipelines shrink.
-_TASKS_PER_PIPELINE = 256
 # Rows tried before a data set that has given no prompt yet is called all bad.
 _MAX_ROWS_TRIED = 1024
-_STORE_BYTES = 256 * 2**20
+# Rows of a set below which starting tasks takes longer than it saves, and those of one task.
+_MIN_ROWS_FOR_RAY = 512
+_TASK_ROWS = 16
+
+# A prompt as a row of Ray Data, or a row of the table that gave none.
+_IMAGE_FIELDS = [
+    ("sha256", pa.string()),
+    ("width", pa.int32()),
+    ("height", pa.int32()),
+    ("rgb", pa.large_binary()),
+]
+_PROMPT_FIELDS = [
+    ("prompt_id", pa.string()),
+    ("position", pa.int64()),
+    ("token_ids", pa.list_(pa.int32())),
+    ("images", pa.list_(pa.struct(_IMAGE_FIELDS))),
+    ("question", pa.string()),
+    ("answer", pa.string()),
+    ("meta", pa.map_(pa.string(), pa.string())),
+]
+_SCHEMA = pa.schema(
+    [*_PROMPT_FIELDS, ("row", pa.int64()), ("reason", pa.string()), ("message", pa.string())]
+)
+
+
+class RowRenderer(Protocol):
+    """Makes prompts of rows."""
+
+    def render(self, row: Row, *, position: int) -> Prompt:
+        """The prompt of one row; `RowError` where it cannot be used."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dropped:
+    """A row that cannot be asked."""
+
+    position: int
+    row: int
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +138,8 @@ class PromptStream:
         """
         if not 0 <= rank < world_size or position < 0:
             raise ValueError(f"rank {rank} of {world_size}, position {position}: out of range")
+        from mupo_ray.data.pipeline import InOrder
+
         self.dropped: dict[str, list[int]] = {}
         """Rows that were met and dropped since the start, by reason; a row once an epoch."""
         self._table = table
@@ -110,18 +149,22 @@ class PromptStream:
         self._end = end
         self._rank = rank
         self._world_size = world_size
-        self._batch_rows = batch_rows
-        self._cpus_per_task = cpus_per_task
-        self._concurrency = concurrency
-        self._timeout_s = timeout_s
         self._has_good_row = False
         self._failure: DataError | None = None
-        self._queue: queue.Queue[_Item | BaseException] = queue.Queue(maxsize=prefetch_prompts)
-        self._stop = threading.Event()
-        # The renderer's tables (11 MB for Qwen's vocabulary) are stored once for all tasks.
-        self._plan = ray.put(renderer.plan)
-        self._thread = threading.Thread(target=self._feed, name="prompt-feeder", daemon=True)
-        self._thread.start()
+        # Each task renders `batch_rows` of this rank's positions, which lie `world_size` apart.
+        first, step = self._first_own(position), batch_rows * world_size
+        self._items = InOrder(
+            count(first, step) if end is None else range(first, end, step),
+            partial(_positions, table, renderer.plan, self._order, batch_rows, world_size),
+            _SCHEMA,
+            name=lambda number: (
+                f"prompt for position {first + number * world_size} of {table.spec}"
+            ),
+            cpus_per_task=cpus_per_task,
+            concurrency=concurrency,
+            ahead=prefetch_prompts,
+            timeout_s=timeout_s,
+        )
 
     @property
     def position(self) -> int:
@@ -157,18 +200,16 @@ class PromptStream:
     def close(self) -> None:
         """Stop loading; no prompt can be had afterwards."""
         self._failure = self._failure or DataError("the prompt stream is closed")
-        self._stop.set()
-        # It may be waiting for a task that the cluster has no room for; being a daemon, it can.
-        self._thread.join(timeout=5.0)
+        self._items.close()
 
     def _next(self, n: int) -> list[Prompt]:
         first = self._first_own(self._position)
         prompts = []
         for position in range(first, self._position + n, self._world_size):
-            item = self._take(position)
+            item = _item(next(self._items))
             assert item.position == position, (item.position, position)
-            if isinstance(item, _Good):
-                prompts.append(pickle.loads(item.prompt))
+            if isinstance(item, Prompt):
+                prompts.append(item)
             else:
                 self._record(item)
         self._has_good_row |= bool(prompts)
@@ -176,25 +217,7 @@ class PromptStream:
             self._require_good_row()
         return prompts
 
-    def _take(self, position: int) -> _Item:
-        try:
-            item = self._queue.get(timeout=self._timeout_s)
-        except queue.Empty:
-            free = ray.available_resources().get("CPU", 0.0)
-            raise DataError(
-                f"no prompt for position {position} of {self._table.spec} within "
-                f"{self._timeout_s:g} s: waiting for a Ray Data task that needs "
-                f"{self._cpus_per_task:g} CPU, the cluster has {free:g} free"
-            ) from None
-        if isinstance(item, DataError):
-            raise item
-        if isinstance(item, BaseException):
-            raise DataError(
-                f"loading prompts from {self._table.spec} failed: {type(item).__name__}: {item}"
-            ) from item
-        return item
-
-    def _record(self, item: _Bad) -> None:
+    def _record(self, item: Dropped) -> None:
         rows = self.dropped.setdefault(item.reason, [])
         if item.row not in rows:
             logger.warning("dropped (%s): %s", item.reason, item.message)
@@ -209,15 +232,15 @@ class PromptStream:
         counts: dict[str, int] = {}
         example = ""
         for position in range(tried):
-            item = _render(self._table, self._renderer, self._order, [position])[0]
-            if isinstance(item, _Good):
+            (item,) = _rendered(self._renderer, self._table, self._order.rows([position]))
+            if isinstance(item, Prompt):
                 self._has_good_row = True
                 return
             counts[item.reason] = counts.get(item.reason, 0) + 1
             example = example or item.message
-        found = ", ".join(f"{reason}: {count}" for reason, count in sorted(counts.items()))
+        reasons = ", ".join(f"{reason}: {num}" for reason, num in sorted(counts.items()))
         raise DataError(
-            f"none of the {tried} rows tried of {self._table.spec} can be used ({found}); "
+            f"none of the {tried} rows tried of {self._table.spec} can be used ({reasons}); "
             f"the first: {example}"
         )
 
@@ -225,51 +248,39 @@ class PromptStream:
         """The first position from here on that is this rank's."""
         return position + (self._rank - position) % self._world_size
 
-    def _feed(self) -> None:
-        """Thread: run one pipeline after the other, and hand on what comes out."""
-        # Each task renders `batch_rows` of this rank's positions, which lie `world_size` apart.
-        step = self._batch_rows * self._world_size
-        first = self._first_own(self._position)
-        try:
-            while not self._stop.is_set() and (self._end is None or first < self._end):
-                end = first + _TASKS_PER_PIPELINE * step
-                firsts = range(first, end if self._end is None else min(end, self._end), step)
-                for item in self._pipeline(firsts):
-                    if not self._hand_on(item):
-                        return
-                first = end
-        except BaseException as err:  # Raised again by next(), in the thread that waits for it.
-            if not self._stop.is_set():
-                self._hand_on(err)
 
-    def _hand_on(self, item: _Item | BaseException) -> bool:
-        """Wait for room in the queue; False where the stream was closed meanwhile."""
-        while not self._stop.is_set():
-            try:
-                self._queue.put(item, timeout=0.1)
-            except queue.Full:
-                continue
-            return True
-        return False
+def iter_prompts(
+    table: PromptTable, renderer: PromptRenderer | ChatRenderer, limit: int | None = None
+) -> Iterator[Prompt | Dropped]:
+    """The first rows of a table as prompts, each with its row's number as position.
 
-    def _pipeline(self, firsts: range) -> Iterator[_Item]:
-        """Prompts from Ray Data, one task for each of the first positions given."""
-        task = partial(
-            _render_task,
-            table=self._table,
-            plan=self._plan,
-            order=self._order,
-            count=self._batch_rows,
-            stride=self._world_size,
-        )
-        rows = rows_in_order(
-            firsts,
-            task,
-            num_cpus=self._cpus_per_task,
-            concurrency=self._concurrency,
-            store_bytes=_STORE_BYTES,
-        )
-        yield from map(_item, rows)
+    They are read as they are needed; where they are many, by Ray Data tasks, and Ray must be up.
+
+    Args:
+        table: where the rows are.
+        renderer: makes prompts of them.
+        limit: rows to read from the start; None reads all.
+
+    Raises:
+        DataError: a file cannot be read any more, or no prompt came in time.
+    """
+    num_rows = table.num_rows if limit is None else min(limit, table.num_rows)
+    firsts = range(0, num_rows, _TASK_ROWS)
+    if num_rows < _MIN_ROWS_FOR_RAY:
+        for first in firsts:
+            yield from _rendered(renderer, table, range(first, min(first + _TASK_ROWS, num_rows)))
+        return
+    from mupo_ray.data.pipeline import InOrder
+
+    plan = renderer.plan if isinstance(renderer, PromptRenderer) else renderer
+    items = InOrder(
+        firsts,
+        partial(_first_rows, table, plan, num_rows),
+        _SCHEMA,
+        name=lambda number: f"prompt for row {number} of {table.spec}",
+    )
+    with closing(items):
+        yield from map(_item, items)
 
 
 def load_prompts(
@@ -293,110 +304,79 @@ def load_prompts(
     table = open_table(spec)
     rows = range(table.num_rows if limit is None else min(limit, table.num_rows))
     prompts: list[Prompt] = []
-    for row in table.read(rows):
-        try:
-            prompts.append(renderer.render(row, position=row.index))
-        except RowError as err:
-            if dropped is None:
-                raise DataError(f"{spec}: {err}") from err
-            logger.warning("dropped (%s): %s", err.reason, err)
-            dropped.setdefault(err.reason, []).append(row.index)
+    for item in _rendered(renderer, table, rows):
+        if isinstance(item, Prompt):
+            prompts.append(item)
+            continue
+        if dropped is None:
+            raise DataError(f"{spec}: {item.message}")
+        logger.warning("dropped (%s): %s", item.reason, item.message)
+        dropped.setdefault(item.reason, []).append(item.row)
     if not prompts:
         raise DataError(f"none of the first {len(rows)} rows of {spec} can be used: {dropped}")
     return prompts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Good:
-    position: int
-    prompt: bytes
-    """Pickled, so that a block in the object store is plain bytes."""
+def _positions(
+    table: PromptTable, plan: RenderPlan, order: PromptOrder, num: int, stride: int
+) -> Task:
+    """A task that renders `num` positions, `stride` apart, from a first one on."""
+    renderer = PromptRenderer(plan)
+
+    def task(first: int) -> Iterator[dict[str, Any]]:
+        positions = range(first, first + num * stride, stride)
+        return map(_cells, _rendered(renderer, table, order.rows(positions), positions))
+
+    return task
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Bad:
-    position: int
-    row: int
-    reason: str
-    message: str
+def _first_rows(table: PromptTable, plan: RenderPlan | ChatRenderer, num_rows: int) -> Task:
+    """A task that renders rows from a first one on, none at or behind `num_rows`."""
+    renderer = PromptRenderer(plan) if isinstance(plan, RenderPlan) else plan
+
+    def task(first: int) -> Iterator[dict[str, Any]]:
+        rows = range(first, min(first + _TASK_ROWS, num_rows))
+        return map(_cells, _rendered(renderer, table, rows))
+
+    return task
 
 
-_Item = _Good | _Bad
-
-# What a task says in place of a drop reason when no row can be read. Raised inside the task, the
-# error would reach the log as a page of Ray's traceback.
-_UNREADABLE = "unreadable"
-
-_BLOCK_SCHEMA = pa.schema(
-    [
-        ("position", pa.int64()),
-        ("row", pa.int64()),
-        ("prompt", pa.large_binary()),
-        ("reason", pa.string()),
-        ("message", pa.string()),
-    ]
-)
-
-
-def _item(cells: dict[str, Any]) -> _Item:
-    if cells["reason"] == _UNREADABLE:
-        raise DataError(cells["message"])
-    if cells["prompt"] is not None:
-        return _Good(position=cells["position"], prompt=cells["prompt"])
-    return _Bad(
-        position=cells["position"],
-        row=cells["row"],
-        reason=cells["reason"],
-        message=cells["message"],
-    )
-
-
-def _render(
-    table: PromptTable, renderer: PromptRenderer, order: PromptOrder, positions: Sequence[int]
-) -> list[_Item]:
-    items: list[_Item] = []
-    for position, row in zip(positions, table.read(order.rows(positions)), strict=True):
-        try:
-            prompt = renderer.render(row, position=position)
-        except RowError as err:
-            items.append(
-                _Bad(position=position, row=row.index, reason=err.reason, message=str(err))
-            )
-        else:
-            items.append(_Good(position=position, prompt=pickle.dumps(prompt)))
-    return items
-
-
-def _render_task(
-    batch: dict[str, np.ndarray],
-    *,
+def _rendered(
+    renderer: RowRenderer,
     table: PromptTable,
-    plan: ray.ObjectRef,
-    order: PromptOrder,
-    count: int,
-    stride: int,
-) -> pa.Table:
-    """One Ray Data task: render `count` positions, `stride` apart, from each first one."""
-    positions = [int(first) + i * stride for first in batch["item"] for i in range(count)]
-    try:
-        items = _render(table, _renderer(plan), order, positions)
-    except DataError as err:
-        rows = [{"position": positions[0], "reason": _UNREADABLE, "message": str(err)}]
-    else:
-        rows = [
-            {"position": i.position, "prompt": i.prompt}
-            if isinstance(i, _Good)
-            else {"position": i.position, "row": i.row, "reason": i.reason, "message": i.message}
-            for i in items
-        ]
-    return pa.Table.from_pylist(rows, schema=_BLOCK_SCHEMA)
+    rows: Sequence[int],
+    positions: Sequence[int] | None = None,
+) -> Iterator[Prompt | Dropped]:
+    """Prompts of rows, in order; the rows' numbers are their positions where None."""
+    for row, position in zip(table.read(rows), positions or rows, strict=True):
+        try:
+            yield renderer.render(row, position=position)
+        except RowError as err:
+            yield Dropped(position=position, row=row.index, reason=err.reason, message=str(err))
 
 
-@lru_cache(maxsize=2)
-def _renderer(plan: ray.ObjectRef) -> PromptRenderer:
-    """One renderer a process; a worker process serves many tasks."""
-    fetched: RenderPlan = ray.get(plan)
-    return PromptRenderer(fetched)
+def _cells(item: Prompt | Dropped) -> dict[str, Any]:
+    """A prompt, or why there is none, as a row of `_SCHEMA`."""
+    if isinstance(item, Dropped):
+        return {name: getattr(item, name) for name in Dropped.__slots__}
+    cells = {name: getattr(item, name) for name, _ in _PROMPT_FIELDS}
+    images = [{name: getattr(image, name) for name, _ in _IMAGE_FIELDS} for image in item.images]
+    return cells | {"images": images, "meta": list(item.meta.items())}
+
+
+def _item(cells: dict[str, Any]) -> Prompt | Dropped:
+    """What `_cells` was given."""
+    if cells["reason"] is not None:
+        return Dropped(**{name: cells[name] for name in Dropped.__slots__})
+    return Prompt(
+        prompt_id=cells["prompt_id"],
+        position=cells["position"],
+        token_ids=tuple(cells["token_ids"]),
+        images=tuple(RgbImage(**image) for image in cells["images"]),
+        question=cells["question"],
+        answer=cells["answer"],
+        meta=dict(cells["meta"]),
+    )
 
 
 @lru_cache(maxsize=2)

@@ -18,17 +18,20 @@ import bisect
 import glob
 import hashlib
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from cachetools import LRUCache, cached
 
 from mupo_ray.errors import DataError
+from mupo_ray.text import first_line
 
 logger = logging.getLogger(__name__)
 
@@ -128,16 +131,16 @@ class PromptTable:
                     f"row {row} of {self.spec}, which has rows 0 to {self.num_rows - 1}"
                 )
             by_group.setdefault(bisect.bisect_right(self._starts, row) - 1, []).append(row)
-        found: dict[int, Row] = {}
+        read: dict[int, Row] = {}
         for number, wanted in by_group.items():
             first = self._starts[number]
             group = self._groups[number]
-            table = _CACHE.read(group, self._columns)
+            table = _read_group(group, self._columns)
             picked = table.take([row - first for row in wanted]).to_pylist()
             folder = str(Path(group.file).parent)
             for row, cells in zip(wanted, picked, strict=True):
-                found[row] = self._row(row, cells, folder)
-        return [found[row] for row in rows]
+                read[row] = self._row(row, cells, folder)
+        return [read[row] for row in rows]
 
     @property
     def _columns(self) -> tuple[str, ...]:
@@ -167,24 +170,24 @@ def open_table(spec: str | Path) -> PromptTable:
     """
     files = _find_files(str(spec))
     groups: list[_RowGroup] = []
-    starts: list[int] = []
-    num_rows = 0
-    columns: tuple[str | None, tuple[str, ...]] | None = None
+    image_column: str | None = None
+    meta_columns: tuple[str, ...] = ()
     for file in files:
         try:
             with pq.ParquetFile(file) as parquet:
                 metadata, schema = parquet.metadata, parquet.schema_arrow
         except (OSError, pa.ArrowInvalid) as err:
-            raise DataError(f"cannot read {file} as Parquet: {_first_line(err)}") from err
-        found = _check_schema(schema, file)
-        if columns is not None and found[0] != columns[0]:
+            raise DataError(f"cannot read {file} as Parquet: {first_line(err)}") from err
+        image, meta = _check_schema(schema, file)
+        if file == files[0]:
+            image_column, meta_columns = image, meta
+        if image != image_column:
             raise DataError(
-                f"{file} has image column {found[0]!r}, but {files[0]} has {columns[0]!r}; "
+                f"{file} has image column {image!r}, but {files[0]} has {image_column!r}; "
                 "all files of a data set need the same columns"
             )
         # Only what every file has can be read from every file.
-        shared = found[1] if columns is None else tuple(c for c in columns[1] if c in found[1])
-        columns = (found[0], shared)
+        meta_columns = tuple(name for name in meta_columns if name in meta)
         for index in range(metadata.num_row_groups):
             group = metadata.row_group(index)
             if group.num_rows == 0:
@@ -198,19 +201,27 @@ def open_table(spec: str | Path) -> PromptTable:
                     group.total_byte_size / 2**20,
                 )
             groups.append(_RowGroup(file=file, index=index, num_rows=group.num_rows))
-            starts.append(num_rows)
-            num_rows += group.num_rows
-    if num_rows == 0 or columns is None:
+    *starts, num_rows = accumulate((group.num_rows for group in groups), initial=0)
+    if num_rows == 0:
         raise DataError(f"{spec} has no rows; at least one is needed")
     return PromptTable(
         spec=str(spec),
         files=tuple(files),
         num_rows=num_rows,
-        image_column=columns[0],
-        meta_columns=columns[1],
+        image_column=image_column,
+        meta_columns=meta_columns,
         _groups=tuple(groups),
         _starts=tuple(starts),
     )
+
+
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Put the place of what is wrong with a row in front of the error that says so."""
+    try:
+        yield
+    except RowError as err:
+        raise RowError(err.reason, f"{place}: {err}") from err
 
 
 def prompt_id(problem: str, answer: str, image_hashes: Iterable[str]) -> str:
@@ -239,7 +250,7 @@ def _find_files(spec: str) -> list[str]:
         if not files:
             raise DataError(f"folder {spec} holds no *.parquet file")
     else:
-        files = [Path(found) for found in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
+        files = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207
         if not files:
             kind = (
                 "glob matches no file" if glob.has_magic(spec) else "file or folder does not exist"
@@ -320,32 +331,11 @@ def _image_refs(cell: Any) -> Iterator[ImageRef]:
             yield ImageRef(encoded=item["bytes"], path=item.get("path"))
 
 
-def _first_line(err: BaseException) -> str:
-    return (str(err).splitlines() or [type(err).__name__])[0]
-
-
-class _RowGroupCache:
-    """Row groups read last by this process, up to a number of bytes."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._tables: OrderedDict[tuple[_RowGroup, tuple[str, ...]], pa.Table] = OrderedDict()
-
-    def read(self, group: _RowGroup, columns: tuple[str, ...]) -> pa.Table:
-        key = (group, columns)
-        table = self._tables.get(key)
-        if table is None:
-            try:
-                with pq.ParquetFile(group.file) as parquet:
-                    table = parquet.read_row_group(group.index, list(columns), use_threads=False)
-            except (OSError, pa.ArrowInvalid) as err:
-                raise DataError(f"cannot read {group.file}: {_first_line(err)}") from err
-            self._tables[key] = table
-        self._tables.move_to_end(key)
-        total = sum(t.nbytes for t in self._tables.values())
-        while total > self._max_bytes and self._tables:
-            total -= self._tables.popitem(last=False)[1].nbytes
-        return table
-
-
-_CACHE = _RowGroupCache(_CACHE_BYTES)
+@cached(LRUCache(_CACHE_BYTES, getsizeof=lambda table: table.nbytes))
+def _read_group(group: _RowGroup, columns: tuple[str, ...]) -> pa.Table:
+    """A row group, from those read last by this process if it is among them."""
+    try:
+        with pq.ParquetFile(group.file) as parquet:
+            return parquet.read_row_group(group.index, list(columns), use_threads=False)
+    except (OSError, pa.ArrowInvalid) as err:
+        raise DataError(f"cannot read {group.file}: {first_line(err)}") from err

@@ -16,6 +16,7 @@ import ray
 from mupo_ray.config import load_config
 from mupo_ray.data.chat import ChatRenderer
 from mupo_ray.data.fingerprint import fingerprint_of_model
+from mupo_ray.data.render import PromptRenderer
 from mupo_ray.errors import ConfigError, RolloutError, WeightSyncError, cause_of
 from mupo_ray.openai_client import ChatServer
 from mupo_ray.placement.plan import Role, wait_for_plan
@@ -26,7 +27,6 @@ from mupo_ray.rollout.served_sampler import ServedSampler
 from mupo_ray.rollout.services import Services, start_services, stop_services
 from mupo_ray.runs.export import find_model
 from mupo_ray.runs.folder import load_resolved
-from mupo_ray.train.entry import make_renderer
 from mupo_ray.types import SampledResponse
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def checkpoint_contestant(
             f"data.max_prompt_tokens + --max-new-tokens = {longest} exceeds rollout.max_model_len "
             f"= {config.rollout.max_model_len}; should be at most that"
         )
-    renderer = make_renderer(config)
+    renderer = PromptRenderer.from_config(config)
     path = Path(config.model.path).expanduser()
 
     @contextlib.contextmanager

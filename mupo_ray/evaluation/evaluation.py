@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mupo_ray.core.seeding import derive_seed
-from mupo_ray.data.prompt_set import Dropped, iter_prompts
+from mupo_ray.data.stream import Dropped, iter_prompts
 from mupo_ray.errors import DataError
 from mupo_ray.evaluation.judging import Question, judge_stored
 from mupo_ray.evaluation.measures import measure_evaluation

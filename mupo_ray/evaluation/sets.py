@@ -23,7 +23,7 @@ from mupo_ray.data.table import open_table
 from mupo_ray.errors import ConfigError, DataError
 from mupo_ray.prepare.column_maps import MAPPINGS
 from mupo_ray.prepare.prepare import PrepareConfig, prepare
-from mupo_ray.prepare.source_files import FileKind, SourceFiles, find_source_files
+from mupo_ray.prepare.sources import FileKind, SourceFiles, find_source_files
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which column means what: ready mappings for the layouts of known data sets.
+"""Which column means what: ready mappings for the layouts of known data sets, and a user's words.
 
 One mapping serves the copies of a set that people have: its files on the Hugging Face hub, its own
 JSON, and VLMEvalKit's table. Of several names for one thing the first that has a value counts; a
@@ -8,7 +8,10 @@ name with a dot reaches into an object.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from mupo_ray.errors import DataError
 
 LETTERS = tuple("ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
@@ -46,16 +49,16 @@ class ColumnMap:
 
     def used(self, columns: Sequence[str]) -> dict[str, list[str]]:
         """Thing -> those of its columns that a source has, for reports."""
-        named = {
-            name: [c for c in getattr(self, name) if has_column(c, columns)] for name in THINGS
+        return {
+            name: present
+            for name in THINGS
+            if (present := [c for c in getattr(self, name) if has_column(c, columns)])
         }
-        return {name: found for name, found in named.items() if found}
 
 
-_NOT_COLUMNS = (
-    *("join_images", "show_options", "image_folder", "merged_image", "answer_words", "required"),
+THINGS = tuple(
+    f.name for f in fields(ColumnMap) if isinstance(f.default, tuple) and f.name != "required"
 )
-THINGS = tuple(f.name for f in fields(ColumnMap) if f.name not in _NOT_COLUMNS)
 """What columns can be mapped to."""
 
 _WITH_PICTURES = ("problem", "answer", "images")
@@ -172,3 +175,81 @@ MAPPINGS: Mapping[str, ColumnMap] = {
 def has_column(name: str, columns: Sequence[str]) -> bool:
     """Whether a source has a column, or the object that a name with a dot reaches into."""
     return name in columns or name.partition(".")[0] in columns
+
+
+def resolve_columns(
+    mapping: str,
+    overrides: Sequence[str],
+    columns: Sequence[str],
+    *,
+    required: Sequence[str] | None = None,
+) -> ColumnMap:
+    """A ready mapping with a user's own words on top, checked against a source's columns.
+
+    Args:
+        mapping: a name of `MAPPINGS`.
+        overrides: `problem=question` and the like; commas join several columns, nothing behind the
+            equals sign means that there is no such column.
+        columns: the source's.
+        required: what there has to be a column for; what the mapping says where None. What a user
+            says there is no column for is not required, but for problem and answer.
+
+    Raises:
+        DataError: an unknown name, or no column for what is required.
+    """
+    if mapping not in MAPPINGS:
+        raise DataError(f"mapping {mapping!r} is unknown; there are {', '.join(MAPPINGS)}")
+    names = MAPPINGS[mapping]
+    for text in overrides:
+        name, equals, value = text.partition("=")
+        name = "images" if name == "image" else name
+        if not equals or name not in THINGS:
+            raise DataError(f"--map {text!r}: should read NAME=COLUMN, NAME of {', '.join(THINGS)}")
+        chosen = tuple(part for part in value.split(",") if part)
+        for column in chosen:
+            if not has_column(column, columns):
+                raise DataError(f"--map {text}: no column {column!r}; {_listed(columns)}")
+        changed: dict[str, Any] = {name: chosen}
+        if name == "images":
+            changed["join_images"] = len(chosen) > 1
+        names = replace(names, **changed)
+    _require(mapping, names, required, columns)
+    is_open = names.options == ColumnMap().options
+    if is_open and not any(has_column(c, columns) for c in names.options) and "A" in columns:
+        names = replace(names, options=LETTERS)
+    return names
+
+
+def _require(
+    mapping: str, names: ColumnMap, required: Sequence[str] | None, columns: Sequence[str]
+) -> None:
+    needed = [
+        name
+        for name in (names.required if required is None else required)
+        if name in ("problem", "answer") or getattr(names, name)
+    ]
+    missing = [
+        name for name in needed if not any(has_column(c, columns) for c in getattr(names, name))
+    ]
+    if not missing:
+        return
+    looked = "; ".join(f"{name}: looked for {', '.join(getattr(names, name))}" for name in missing)
+    raise DataError(
+        f"mapping {mapping} expects columns for {', '.join(needed)}, and there is none for "
+        f"{looked}; {_listed(columns)}; say which with --map {missing[0]}=COLUMN"
+    )
+
+
+def passed_columns(columns: Sequence[str], names: ColumnMap) -> tuple[str, ...]:
+    """Columns that travel along unread: all that are not the first choice for anything."""
+    taken: set[str] = set()
+    for name in THINGS:
+        chosen = [c for c in getattr(names, name) if c in columns]
+        every = name in ("images", "options")
+        # The row's own name is of use to whoever looks for it later.
+        taken.update(() if name == "id" else chosen if every else chosen[:1])
+    return tuple(column for column in columns if column not in taken)
+
+
+def _listed(columns: Sequence[str]) -> str:
+    return f"the columns are {', '.join(columns) or 'none'}"

@@ -6,6 +6,8 @@ A name with a dot reaches into an object: `metadata.source` is the cell `source`
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,17 +16,20 @@ from decimal import Decimal
 from typing import Any
 
 from mupo_ray.data.table import DropReason, ImageRef, RowError
-from mupo_ray.errors import DataError
-from mupo_ray.prepare.column_maps import LETTERS, MAPPINGS, THINGS, ColumnMap, has_column
-from mupo_ray.prepare.options import parse_options, shows_options
-from mupo_ray.prepare.picture_cells import image_refs, refuse_hidden_picture
+from mupo_ray.prepare.column_maps import LETTERS, ColumnMap
 from mupo_ray.prepare.source_text import JsonFloat, literal
 
 Cells = Mapping[str, Any]
 
-
 _SAME_PICTURE = ("images", "image")
 _NUMBERED_MARK = re.compile(r"<image ?(\d+)>")
+# Where an option begins in `A. 200;B. 32` or on a line of its own.
+_LABEL = re.compile(r"(?:^|[;\n])\s*\(?([A-Z])\s*[.):\u3001\uff1a\uff0e\uff09]\s*")
+# Shorter text is a path, whatever letters it has: no picture has so few bytes.
+_MIN_BASE64_CHARS = 64
+_BASE64 = re.compile(r"[A-Za-z0-9+/\s]+={0,2}\s*")
+_DATA_URI = re.compile(r"data:[\w/+.-]*;base64,")
+_PICTURE_NAME = re.compile(r"\S[^\n]*\.(?:png|jpe?g|webp|gif|bmp|tiff?|avif)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,80 +48,6 @@ class MappedRow:
     source: str | None
     passed: dict[str, str]
     """Columns without a meaning here."""
-
-
-def resolve_columns(
-    mapping: str,
-    overrides: Sequence[str],
-    columns: Sequence[str],
-    *,
-    required: Sequence[str] | None = None,
-) -> ColumnMap:
-    """A ready mapping with a user's own words on top, checked against a source's columns.
-
-    Args:
-        mapping: a name of `MAPPINGS`.
-        overrides: `problem=question` and the like; commas join several columns, nothing behind the
-            equals sign means that there is no such column.
-        columns: the source's.
-        required: what there has to be a column for; what the mapping says where None. What a user
-            says there is no column for is not required, but for problem and answer.
-
-    Raises:
-        DataError: an unknown name, or no column for what is required.
-    """
-    if mapping not in MAPPINGS:
-        raise DataError(f"mapping {mapping!r} is unknown; there are {', '.join(MAPPINGS)}")
-    found = MAPPINGS[mapping]
-    for text in overrides:
-        name, equals, value = text.partition("=")
-        name = "images" if name == "image" else name
-        if not equals or name not in THINGS:
-            raise DataError(f"--map {text!r}: should read NAME=COLUMN, NAME of {', '.join(THINGS)}")
-        given = tuple(part for part in value.split(",") if part)
-        for column in given:
-            if not has_column(column, columns):
-                raise DataError(f"--map {text}: no column {column!r}; {_listed(columns)}")
-        changed: dict[str, Any] = {name: given}
-        if name == "images":
-            changed["join_images"] = len(given) > 1
-        found = replace(found, **changed)
-    _require(mapping, found, required, columns)
-    is_open = found.options == ColumnMap().options
-    if is_open and not any(has_column(c, columns) for c in found.options) and "A" in columns:
-        found = replace(found, options=LETTERS)
-    return found
-
-
-def _require(
-    mapping: str, found: ColumnMap, required: Sequence[str] | None, columns: Sequence[str]
-) -> None:
-    needed = [
-        name
-        for name in (found.required if required is None else required)
-        if name in ("problem", "answer") or getattr(found, name)
-    ]
-    missing = [
-        name for name in needed if not any(has_column(c, columns) for c in getattr(found, name))
-    ]
-    if not missing:
-        return
-    looked = "; ".join(f"{name}: looked for {', '.join(getattr(found, name))}" for name in missing)
-    raise DataError(
-        f"mapping {mapping} expects columns for {', '.join(needed)}, and there is none for "
-        f"{looked}; {_listed(columns)}; say which with --map {missing[0]}=COLUMN"
-    )
-
-
-def passed_columns(columns: Sequence[str], names: ColumnMap) -> tuple[str, ...]:
-    """Columns that travel along unread: all that are not the first choice for anything."""
-    taken: set[str] = set()
-    for name in THINGS:
-        chosen = [c for c in getattr(names, name) if c in columns]
-        every = name in ("images", "options")
-        # The row's own name is of use to whoever looks for it later.
-        taken.update(() if name == "id" else chosen if every else chosen[:1])
-    return tuple(column for column in columns if column not in taken)
 
 
 def map_row(cells: Cells, names: ColumnMap, passed: Sequence[str]) -> MappedRow:
@@ -197,10 +128,6 @@ def _plain(value: object) -> str | None:
     return None if isinstance(value, bytes) else str(value)
 
 
-def _listed(columns: Sequence[str]) -> str:
-    return f"the columns are {', '.join(columns) or 'none'}"
-
-
 def _cell(cells: Cells, name: str) -> Any:
     if name in cells:
         return cells[name]
@@ -234,29 +161,29 @@ def _label(value: Any) -> str | None:
 def _options(cells: Cells, names: ColumnMap) -> dict[str, str]:
     whole = parse_options(_first(cells, [name for name in names.options if len(name) > 1]))
     single = {name: _cell(cells, name) for name in names.options if len(name) == 1}
-    found = (whole or single).items()
-    return {letter: text for letter, option in found if (text := as_text(option))}
+    options = (whole or single).items()
+    return {letter: text for letter, option in options if (text := as_text(option))}
 
 
 def _images(cells: Cells, names: ColumnMap) -> list[ImageRef]:
-    found = {name: refs for name in names.images if (refs := image_refs(_cell(cells, name)))}
-    if names.image_folder:
-        found = {
-            name: [_below(names.image_folder, r) for r in refs] for name, refs in found.items()
-        }
+    by_column = {
+        name: [_below(names.image_folder, ref) for ref in refs]
+        for name in names.images
+        if (refs := image_refs(_cell(cells, name)))
+    }
     if names.join_images:
-        return [ref for refs in found.values() for ref in refs]
-    if all(name in found for name in _SAME_PICTURE):
+        return [ref for refs in by_column.values() for ref in refs]
+    if all(name in by_column for name in _SAME_PICTURE):
         raise RowError(
             DropReason.UNREADABLE_ROW,
             "has pictures in both images and image; say which counts with --map images=COLUMN",
         )
-    return next(iter(found.values()), [])
+    return next(iter(by_column.values()), [])
 
 
 def _below(folder: str, image: ImageRef) -> ImageRef:
     """A picture in a file of its own as the file's folder names it."""
-    if image.encoded is not None or image.path is None or "/" in image.path:
+    if not folder or image.encoded is not None or image.path is None or "/" in image.path:
         return image
     return replace(image, path=f"{folder}/{image.path}")
 
@@ -279,3 +206,149 @@ def _unnumbered(
     unused = [image for number, image in enumerate(images) if number not in numbers]
     text = "<image>" * len(unused) + _NUMBERED_MARK.sub("<image>", problem)
     return text, unused + [images[number] for number in numbers]
+
+
+def parse_options(cell: Any) -> dict[str, Any]:
+    """Letter -> option, in order.
+
+    Args:
+        cell: an object by letter, an object of `label` and `text`, a list, or text: one of these as
+            JSON or Python writes it, or options that begin with `A.`, `B.`, ... and end in
+            semicolons or line ends.
+
+    Raises:
+        RowError: none of these, other labels than letters, or more options than letters.
+    """
+    options = {letter.strip().upper(): option for letter, option in _by_label(cell).items()}
+    if any(letter not in LETTERS for letter in options):
+        raise _bad_options("have other labels than the letters A to Z", cell)
+    return options
+
+
+def shows_options(question: str, options: Mapping[str, str]) -> bool:
+    """Whether a question names each of its options itself, as `A.`, `(A)` or `A:`."""
+    return all(
+        re.search(rf"(?<![A-Za-z0-9]){re.escape(letter)}\s*[.):\u3001\uff1a\uff0e\uff09]", question)
+        for letter in options
+    )
+
+
+def _by_label(cell: Any) -> dict[str, Any]:
+    if cell is None or cell == "":
+        return {}
+    if isinstance(cell, str):
+        inner = literal(cell)
+        return _labelled(cell) if inner is None else _by_label(inner)
+    if isinstance(cell, dict):
+        if isinstance(cell.get("label"), list) and isinstance(cell.get("text"), list):
+            return dict(zip(map(str, cell["label"]), cell["text"], strict=False))
+        return {str(letter): option for letter, option in cell.items() if option is not None}
+    if not isinstance(cell, list):
+        raise _bad_options(f"are a {type(cell).__name__}", cell)
+    if len(cell) > len(LETTERS):
+        raise _bad_options(f"are {len(cell)}, more than there are letters", cell)
+    return dict(zip(LETTERS, _unlabelled(cell), strict=False))
+
+
+def _labelled(text: str) -> dict[str, Any]:
+    pieces = _LABEL.split(text)
+    letters, options = pieces[1::2], pieces[2::2]
+    if pieces[0].strip() or len(letters) < 2 or tuple(letters) != LETTERS[: len(letters)]:
+        raise _bad_options("cannot be told apart", text)
+    return {
+        letter: option.strip().rstrip(";").rstrip()
+        for letter, option in zip(letters, options, strict=True)
+    }
+
+
+def _unlabelled(options: list[Any]) -> list[Any]:
+    """Options without their own letters, where all of them begin with theirs."""
+    cut = []
+    for letter, option in zip(LETTERS, options, strict=False):
+        label = _LABEL.match(option) if isinstance(option, str) else None
+        if label is None or label[1] != letter:
+            return options
+        cut.append(option[label.end() :])
+    return cut
+
+
+def _bad_options(what: str, cell: Any) -> RowError:
+    return RowError(
+        DropReason.BAD_OPTIONS,
+        f"options {what}; expected a list, an object by letter or text such as 'A. 3;B. 5', got "
+        f"{str(cell)[:100]!r}",
+    )
+
+
+def image_refs(cell: Any) -> list[ImageRef]:
+    """Pictures of one cell.
+
+    Args:
+        cell: bytes, a path, base64, a data URI, an object with `bytes` or `path`, or a list of any.
+
+    Raises:
+        RowError: a web address, base64 that is none, or something that is no picture at all.
+    """
+    if cell is None or cell == "" or cell != cell:
+        return []
+    if isinstance(cell, list):
+        # A null among pictures is a missing one, which an empty list is not.
+        return [ref for item in cell for ref in (image_refs(item) or [ImageRef()])]
+    if isinstance(cell, bytes):
+        return [ImageRef(encoded=cell)]
+    if isinstance(cell, dict):
+        for name in ("bytes", "bytes_b64"):
+            encoded = cell.get(name)
+            if isinstance(encoded, bytes):
+                return [ImageRef(encoded=encoded)]
+            if isinstance(encoded, str) and encoded:
+                return [ImageRef(encoded=_decoded(encoded))]
+        path = cell.get("path")
+        return [ImageRef(path=path if isinstance(path, str) else None)]
+    if not isinstance(cell, str):
+        raise RowError(
+            DropReason.BROKEN_IMAGE,
+            f"image is a {type(cell).__name__}, expected bytes, a path or base64",
+        )
+    text = cell.strip()
+    if text.startswith("[") and text.endswith("]") and isinstance(items := literal(text), list):
+        return image_refs(items)
+    if _DATA_URI.match(text) or (len(text) > _MIN_BASE64_CHARS and _BASE64.fullmatch(text)):
+        return [ImageRef(encoded=_decoded(text))]
+    if re.match(r"https?://", text):
+        raise RowError(
+            DropReason.MISSING_IMAGE, f"image is the web address {text[:200]!r}; download it first"
+        )
+    return [ImageRef(path=cell)]
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        return base64.b64decode("".join(_DATA_URI.sub("", text, 1).split()), validate=True)
+    except (binascii.Error, ValueError) as err:
+        raise RowError(
+            DropReason.BROKEN_IMAGE, f"image of {len(text)} characters is not base64: {err}"
+        ) from None
+
+
+def refuse_hidden_picture(cells: Cells, passed: Sequence[str]) -> None:
+    """Refuse a row that would be text alone only because its picture's column has another name.
+
+    Args:
+        cells: the row.
+        passed: columns that no one gave a meaning.
+
+    Raises:
+        RowError: one of these columns holds bytes or the name of a picture file.
+    """
+    for name in passed:
+        cell = cells.get(name)
+        first = cell[0] if isinstance(cell, list) and cell else cell
+        inner = first.get("bytes") if isinstance(first, dict) else first
+        is_name = isinstance(first, str) and _PICTURE_NAME.fullmatch(first)
+        if isinstance(inner, bytes) or is_name:
+            raise RowError(
+                DropReason.UNMAPPED_IMAGE,
+                f"column {name} seems to hold a picture; say so with --map images={name}, or "
+                "--map images= if the rows are text alone",
+            )

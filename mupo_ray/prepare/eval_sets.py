@@ -10,8 +10,8 @@ from pathlib import Path
 
 from mupo_ray.data.table import RowError
 from mupo_ray.errors import DataError
-from mupo_ray.prepare.column_maps import MAPPINGS
-from mupo_ray.prepare.columns import map_row, passed_columns, resolve_columns
+from mupo_ray.prepare.column_maps import MAPPINGS, passed_columns, resolve_columns
+from mupo_ray.prepare.columns import map_row
 from mupo_ray.prepare.contamination import ContaminationIndex, EvalRow
 from mupo_ray.prepare.image_store import Picture, PictureReader
 from mupo_ray.prepare.rows import read_pictures, row_fingerprint
@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalSet:
-    """What was found in one evaluation set."""
+    """What one evaluation set holds."""
 
     name: str
     num_rows: int

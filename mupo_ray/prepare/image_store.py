@@ -9,13 +9,13 @@ store the same picture write the same bytes.
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
+from cachetools import LRUCache
+
 from mupo_ray.data.images import check_aspect_ratio, decode_image, image_extension
+from mupo_ray.files import sha256_of, whole
 from mupo_ray.prepare.picture_hash import PictureHash, hash_picture
 
 IMAGE_FOLDER = "images"
@@ -26,7 +26,7 @@ _REMEMBERED = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """What was found of one encoded picture that can be used."""
+    """What is known of one encoded picture that can be used."""
 
     sha256: str
     extension: str
@@ -44,7 +44,7 @@ class PictureReader:
 
     def __init__(self, *, with_hashes: bool) -> None:
         self._with_hashes = with_hashes
-        self._seen: OrderedDict[str, Picture] = OrderedDict()
+        self._seen: LRUCache[str, Picture] = LRUCache(_REMEMBERED)
 
     def inspect(self, encoded: bytes) -> Picture:
         """Check one picture.
@@ -52,21 +52,17 @@ class PictureReader:
         Raises:
             RowError: it cannot be decoded, is too large or too long.
         """
-        sha256 = hashlib.sha256(encoded).hexdigest()
-        found = self._seen.get(sha256)
-        if found is None:
+        sha256 = sha256_of(encoded)
+        picture = self._seen.get(sha256)
+        if picture is None:
             image = decode_image(encoded)
             check_aspect_ratio(image.width, image.height)
-            found = Picture(
+            self._seen[sha256] = picture = Picture(
                 sha256=sha256,
                 extension=image_extension(encoded),
                 print=hash_picture(image) if self._with_hashes else None,
             )
-            self._seen[sha256] = found
-        self._seen.move_to_end(sha256)
-        if len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
-        return found
+        return picture
 
 
 def store_picture(folder: Path, picture: Picture, encoded: bytes) -> None:
@@ -80,7 +76,5 @@ def store_picture(folder: Path, picture: Picture, encoded: bytes) -> None:
     path = folder / picture.path
     if path.exists():
         return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(encoded)
-    partial.replace(path)
+    with whole(path) as draft:
+        draft.write_bytes(encoded)

@@ -4,36 +4,49 @@
     OUT/images/3f/...    each picture once
     OUT/report.json      what became of each row
 
-The folder appears whole or not at all, and is the same, byte for byte, for the same input.
+    parts of the source --RowPreparer: read, decode, compare, store pictures--> rows --> table
+
+Where there are many parts Ray Data tasks prepare them on all cores (`InOrder`); a task hands back
+rows without pixels. The folder appears whole or not at all, and is the same, byte for byte, for the
+same input, however many tasks there are.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from mupo_ray.data.render import PromptRenderer, RenderPlan
 from mupo_ray.errors import DataError
-from mupo_ray.prepare.columns import passed_columns, resolve_columns
+from mupo_ray.prepare.column_maps import passed_columns, resolve_columns
 from mupo_ray.prepare.contamination import ContaminationIndex
 from mupo_ray.prepare.eval_sets import EvalSet, load_eval_sets
 from mupo_ray.prepare.image_store import IMAGE_FOLDER
-from mupo_ray.prepare.parts import prepare_parts, workers_for
 from mupo_ray.prepare.report import PrepareReport
-from mupo_ray.prepare.rows import RowPlan, table_schema
-from mupo_ray.prepare.sources import open_source
+from mupo_ray.prepare.rows import PartResult, RowPlan, RowPreparer, table_schema
+from mupo_ray.prepare.sources import Part, open_source
+
+if TYPE_CHECKING:
+    from mupo_ray.data.pipeline import Task
 
 TABLE_FILE = "data.parquet"
 REPORT_FILE = "report.json"
 
 _ROWS_PER_GROUP = 512
+# Parts below which starting Ray takes longer than it saves.
+_MIN_PARTS_FOR_RAY = 32
+_PARTS_AHEAD = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +148,8 @@ def _fill(partial: Path, spool: Path, config: PrepareConfig) -> PrepareReport:
         against=sets,
         on_contamination="remove" if config.removes_contaminated else "report",
     )
-    results = prepare_parts(
-        plan,
-        index,
-        workers=workers_for(source.parts, config.workers),
-        timeout_s=config.timeout_s,
-    )
+    workers = workers_for(source.parts, config.workers)
+    results = _results(plan, index, workers=workers, timeout_s=config.timeout_s)
     rows: list[dict[str, object]] = []
     with pq.ParquetWriter(partial / TABLE_FILE, schema, compression="zstd") as writer:
         for result in results:
@@ -158,6 +167,56 @@ def _fill(partial: Path, spool: Path, config: PrepareConfig) -> PrepareReport:
         )
     report.images_stored = sum(1 for _ in (partial / IMAGE_FOLDER).glob("*/*"))
     return report
+
+
+def workers_for(parts: Sequence[Part], chosen: int | None) -> int:
+    """How many tasks to run at a time; 1 means without Ray.
+
+    Args:
+        parts: what there is to do.
+        chosen: a user's own number, None to choose.
+    """
+    if chosen is not None:
+        return max(1, min(chosen, len(parts)))
+    return 1 if len(parts) < _MIN_PARTS_FOR_RAY else min(os.cpu_count() or 1, len(parts))
+
+
+def _results(
+    plan: RowPlan, index: ContaminationIndex | None, *, workers: int, timeout_s: float
+) -> Iterator[PartResult]:
+    """What became of each part of the plan's source, in order; 1 worker is this process."""
+    if workers == 1:
+        preparer = RowPreparer(plan, index)
+        for part in plan.source.parts:
+            yield preparer.prepare(part)
+        return
+    from mupo_ray.data.pipeline import InOrder
+    from mupo_ray.placement.connect import join_or_start
+
+    join_or_start({"num_cpus": workers, "include_dashboard": False}, log_to_driver=False)
+    rows = InOrder(
+        range(len(plan.source.parts)),
+        partial(_prepared, plan, index),
+        pa.schema([("result", pa.large_binary())]),
+        name=lambda number: f"part {number} of {plan.source.spec}",
+        concurrency=workers,
+        ahead=_PARTS_AHEAD,
+        timeout_s=timeout_s,
+    )
+    with closing(rows):
+        for row in rows:
+            result: PartResult = pickle.loads(row["result"])
+            yield result
+
+
+def _prepared(plan: RowPlan, index: ContaminationIndex | None) -> Task:
+    """A task that prepares the part of a number; one preparer a process remembers pictures."""
+    preparer = RowPreparer(plan, index)
+
+    def task(number: int) -> Iterator[dict[str, Any]]:
+        yield {"result": pickle.dumps(preparer.prepare(plan.source.parts[number]))}
+
+    return task
 
 
 def _render_plan(config: PrepareConfig) -> RenderPlan | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from mupo_ray.data.images import read_image
-from mupo_ray.data.render import PLACEHOLDER, PromptRenderer, RenderPlan
-from mupo_ray.data.table import DropReason, ImageRef, Row, RowError, prompt_id
+from mupo_ray.data.render import PromptRenderer, RenderPlan, check_texts
+from mupo_ray.data.table import DropReason, ImageRef, Row, RowError, naming, prompt_id
 from mupo_ray.prepare.column_maps import ColumnMap
 from mupo_ray.prepare.columns import MappedRow, map_row
 from mupo_ray.prepare.contamination import ContaminationIndex, Evidence, Fingerprint, fingerprint
@@ -125,14 +125,15 @@ class RowPreparer:
         return result
 
     def _add(self, raw: RawRow, row: MappedRow, result: PartResult) -> None:
-        check_texts(row)
-        encoded, pictures = read_pictures(row, self._folder(raw), self._reader)
+        check_texts(row.problem, row.question, row.answer, len(row.images))
+        encoded, pictures = read_pictures(row, self._plan.image_root or raw.folder, self._reader)
         if self._renderer is not None:
             self._renderer.render(_rendered(raw, row, encoded), position=0)
         evidence = self._index and self._index.find(row_fingerprint(row, pictures))
         if evidence:
-            found = Contaminated(row=raw.index, row_id=row.row_id, evidence=evidence)
-            result.contaminated.append(found)
+            result.contaminated.append(
+                Contaminated(row=raw.index, row_id=row.row_id, evidence=evidence)
+            )
             if self._plan.remove_contaminated:
                 raise RowError(
                     DropReason.CONTAMINATED,
@@ -156,28 +157,6 @@ class RowPreparer:
             }
         )
 
-    def _folder(self, raw: RawRow) -> str:
-        return self._plan.image_root or raw.folder
-
-
-def check_texts(row: MappedRow) -> None:
-    """Refuse what no model could be asked, or no answer could be checked against.
-
-    Raises:
-        RowError: the answer is empty, the problem is, or its marks do not fit its images.
-    """
-    if not row.answer.strip():
-        raise RowError(DropReason.EMPTY_ANSWER, "answer is empty, nothing can be right")
-    marks, images = row.problem.count(PLACEHOLDER), len(row.images)
-    if marks not in (0, images):
-        raise RowError(
-            DropReason.PLACEHOLDERS,
-            f"problem has {marks} {PLACEHOLDER} for {images} images; expected as many, or none to "
-            "put the images first",
-        )
-    if not images and not row.question.strip():
-        raise RowError(DropReason.EMPTY_PROBLEM, "no text and no image")
-
 
 def read_pictures(
     row: MappedRow, folder: str, reader: PictureReader
@@ -190,19 +169,16 @@ def read_pictures(
     encoded: list[bytes] = []
     pictures: list[Picture] = []
     for number, ref in enumerate(row.images):
-        try:
+        with naming(f"image {number}"):
             encoded.append(read_image(ref, folder))
             pictures.append(reader.inspect(encoded[-1]))
-        except RowError as err:
-            raise RowError(err.reason, f"image {number}: {err}") from err
     return encoded, pictures
 
 
 def row_fingerprint(row: MappedRow, pictures: list[Picture]) -> Fingerprint:
     """What a row is recognised by."""
-    hashes = [(p.sha256, p.print) for p in pictures]
-    known = [(sha256, found) for sha256, found in hashes if found is not None]
-    return fingerprint(row.question, row.answer, row.options, known)
+    hashes = [(p.sha256, p.print) for p in pictures if p.print is not None]
+    return fingerprint(row.question, row.answer, row.options, hashes)
 
 
 def _rendered(raw: RawRow, row: MappedRow, encoded: list[bytes]) -> Row:

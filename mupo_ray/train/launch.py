@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from mupo_ray import errors
+from mupo_ray.data.render import PromptRenderer
 from mupo_ray.data.table import open_table
 from mupo_ray.errors import CheckpointError, TrainingError
 from mupo_ray.placement.connect import join_or_start
@@ -22,7 +23,6 @@ from mupo_ray.runs.folder import (
 )
 from mupo_ray.settings.load import RUN_FILE, differences, leaves
 from mupo_ray.train.board import RunTask
-from mupo_ray.train.entry import make_renderer
 from mupo_ray.train.session import open_session
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def check_inputs(config: Config) -> None:
         ConfigError: a reward of the user's own that cannot be loaded.
     """
     load_extra_rewards(config.reward.extra)
-    make_renderer(config)
+    PromptRenderer.from_config(config)
     open_table(config.data.train)
     if config.eval.path is not None:
         open_table(config.eval.path)

@@ -11,6 +11,7 @@ import ray
 import ray.train
 
 from mupo_ray.data.encode import PromptEncoder
+from mupo_ray.data.render import PromptRenderer
 from mupo_ray.data.stream import PromptStream, load_prompts
 from mupo_ray.data.table import open_table
 from mupo_ray.evaluation.collapse import CollapseWatch
@@ -27,7 +28,6 @@ from mupo_ray.sync.broadcast import ObjectStoreChannel, WeightChannel
 from mupo_ray.train import checkpoint
 from mupo_ray.train.collective import from_rank_zero
 from mupo_ray.train.encoding import EncodeAhead
-from mupo_ray.train.entry import make_renderer
 from mupo_ray.train.policy import (
     DeepSpeedPolicy,
     LogprobModel,
@@ -93,7 +93,7 @@ class Worker:
         )
         init_distributed(config.run.device, config.train.collective_timeout_s)
 
-        renderer = make_renderer(config)
+        renderer = PromptRenderer.from_config(config)
         policy = make_policy(config)
         reference = make_reference(policy)
         method = make_method(config)

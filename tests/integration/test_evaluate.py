@@ -22,6 +22,7 @@ import yaml
 
 from mupo_ray.config import Config
 from mupo_ray.core.seeding import derive_seed
+from mupo_ray.data.render import PromptRenderer
 from mupo_ray.data.stream import load_prompts
 from mupo_ray.errors import RolloutError
 from mupo_ray.evaluation.contestants import EngineSampler, checkpoint_contestant, services_for
@@ -34,7 +35,6 @@ from mupo_ray.report.eval_page import write_eval_report
 from mupo_ray.rollout.pool import EnginePool, SamplingPlan, placeholder_ids
 from mupo_ray.rollout.services import Services
 from mupo_ray.runs.export import find_model
-from mupo_ray.train.entry import make_renderer
 
 MakeConfig = Callable[..., Config]
 
@@ -129,7 +129,7 @@ def test_a_killed_evaluation_gone_on_with_equals_an_unbroken_one(
 def test_responses_are_those_of_trainings_requests(
     whole: Path, config: Config, fresh: Services, puzzles: dict[str, Path]
 ) -> None:
-    renderer = make_renderer(config)
+    renderer = PromptRenderer.from_config(config)
     from transformers import AutoConfig
 
     pool = EnginePool(

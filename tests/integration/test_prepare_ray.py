@@ -12,8 +12,7 @@ from PIL import Image
 
 from mupo_ray.errors import DataError
 from mupo_ray.prepare import sources
-from mupo_ray.prepare.parts import workers_for
-from mupo_ray.prepare.prepare import PrepareConfig, prepare
+from mupo_ray.prepare.prepare import PrepareConfig, prepare, workers_for
 
 pytestmark = pytest.mark.usefixtures("ray_local")
 

@@ -16,9 +16,11 @@ import ray
 from PIL import Image
 
 from mupo_ray.core.seeding import derive_seed
-from mupo_ray.data.ray_rows import Paced
+from mupo_ray.data import stream as stream_module
+from mupo_ray.data.chat import ChatRenderer
+from mupo_ray.data.pipeline import Paced
 from mupo_ray.data.render import PromptRenderer
-from mupo_ray.data.stream import PromptOrder, PromptStream, load_prompts
+from mupo_ray.data.stream import Dropped, PromptOrder, PromptStream, iter_prompts, load_prompts
 from mupo_ray.data.table import PromptTable, open_table
 from mupo_ray.demo.tiny_model import build_processor
 from mupo_ray.errors import DataError
@@ -134,10 +136,11 @@ def test_nothing_is_read_beyond_the_end(table, renderer, rank) -> None:
     )
     try:
         assert [p.position for p in stream.next(8)] == list(range(rank, 8, 2))
-        stream._thread.join(timeout=60)
-        assert not stream._thread.is_alive()
-        # Tasks render whole batches of 3: of this rank 4 positions were asked for, 6 rendered.
-        assert stream._queue.qsize() == 2
+        stream._items._thread.join(timeout=60)
+        assert not stream._items._thread.is_alive()
+        # Tasks render whole batches of 3: of this rank 4 positions were asked for, 6 rendered. The
+        # third that waits is the end.
+        assert stream._items._queue.qsize() == 3
         with pytest.raises(ValueError, match="positions 8 to 9 .* ends at 8"):
             stream.next(1)
     finally:
@@ -277,6 +280,26 @@ def test_close_leaves_no_thread_and_no_task_behind(table, renderer) -> None:
             return
         time.sleep(0.2)
     raise AssertionError(f"left behind: {left}, {ray.available_resources()}")
+
+
+def test_tasks_give_a_set_as_this_process_does(tmp_path, renderer, monkeypatch) -> None:
+    cells = rows(40)
+    cells[17]["answer"] = ""
+    cells[20]["problem"], cells[20]["images"] = "in words alone", []
+    table = write(tmp_path, cells)
+    for asker in (renderer, ChatRenderer(template="{problem}", system_prompt=None)):
+        here = list(iter_prompts(table, asker, 35))
+        monkeypatch.setattr(stream_module, "_MIN_ROWS_FOR_RAY", 0)
+        by_tasks = iter_prompts(table, asker, 35)
+        assert list(by_tasks) == here
+        monkeypatch.undo()
+    assert [item.position for item in here] == list(range(35))
+    assert here[17] == Dropped(
+        position=17,
+        row=17,
+        reason="empty_answer",
+        message="row 17: answer is empty, nothing can be right",
+    )
 
 
 def test_load_prompts_reads_the_first_rows(tmp_path, renderer) -> None:

@@ -9,15 +9,14 @@ import pytest
 
 from mupo_ray.data.table import DropReason, ImageRef, RowError
 from mupo_ray.errors import DataError
-from mupo_ray.prepare.column_maps import MAPPINGS
+from mupo_ray.prepare.column_maps import MAPPINGS, passed_columns, resolve_columns
 from mupo_ray.prepare.columns import (
     MappedRow,
     as_text,
     map_row,
-    passed_columns,
-    resolve_columns,
+    parse_options,
+    shows_options,
 )
-from mupo_ray.prepare.options import parse_options, shows_options
 from mupo_ray.prepare.source_text import loads
 
 GIF = base64.b64decode("R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7")

@@ -17,11 +17,12 @@ from mupo_ray.prepare.contamination import (
     EvalRow,
     Evidence,
     Fingerprint,
+    QuestionIndex,
     fingerprint,
+    words_of,
 )
 from mupo_ray.prepare.picture_hash import PictureIndex, hash_picture
 from mupo_ray.prepare.prepare import PrepareConfig, prepare
-from mupo_ray.prepare.question_overlap import QuestionIndex, words_of
 
 LONG = (
     "As shown in the figure, in triangle ABC the side AB is 6, the side BC is 8 and the angle at B "

@@ -16,7 +16,7 @@ from PIL import Image
 from mupo_ray.data.images import decode_image, image_extension
 from mupo_ray.data.table import DropReason, RowError
 from mupo_ray.errors import DataError
-from mupo_ray.prepare.columns import passed_columns, resolve_columns
+from mupo_ray.prepare.column_maps import passed_columns, resolve_columns
 from mupo_ray.prepare.rows import PartResult, RowPlan, RowPreparer
 from mupo_ray.prepare.sources import open_source
 

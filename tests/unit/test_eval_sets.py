@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from mupo_ray.data.chat import ChatRenderer
-from mupo_ray.data.prompt_set import Dropped, iter_prompts
+from mupo_ray.data.stream import Dropped, iter_prompts
 from mupo_ray.errors import ConfigError, DataError
 from mupo_ray.evaluation.sets import EvalSource, SetSpec, open_set, parse_set, parse_sets
 from mupo_ray.prepare.column_maps import MAPPINGS
@@ -182,7 +182,7 @@ def test_rows_that_cannot_be_asked_are_named_in_their_place(tmp_path: Path) -> N
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "rows.parquet")
     source = open_set(parse_set(str(tmp_path / "rows.parquet")), tmp_path / "out")
     found = list(iter_prompts(source.table, PLAIN, 30))
-    assert [getattr(i, "position", -1) for i in found] == [*range(20), -1, *range(21, 30)]
+    assert [item.position for item in found] == list(range(30))
     assert isinstance(found[20], Dropped)
     assert (found[20].row, found[20].reason) == (20, "empty_answer")
     prepared = open_set(parse_set(f"b={tmp_path / 'rows.jsonl'}"), tmp_path / "b")

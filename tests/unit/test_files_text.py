@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mupo_ray.files import read_jsonl, sha256_of, whole, write_json, write_jsonl, write_text
-from mupo_ray.text import markdown_table, number, short, table
+from mupo_ray.text import first_line, markdown_table, number, short, table
 
 
 def test_a_file_is_replaced_whole_and_a_failure_leaves_the_old_one(tmp_path: Path) -> None:
@@ -69,6 +69,11 @@ def test_number() -> None:
 def test_short() -> None:
     assert short("a\n b", 3) == "a b"
     assert short("abcdef", 5) == "ab..."
+
+
+def test_first_line() -> None:
+    assert first_line(ValueError("\none\ntwo")) == "one"
+    assert first_line(OSError()) == "OSError"
 
 
 def test_tables() -> None:

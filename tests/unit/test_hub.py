@@ -11,7 +11,7 @@ from PIL import Image
 
 from mupo_ray.errors import DataError
 from mupo_ray.prepare.prepare import PrepareConfig, prepare
-from mupo_ray.prepare.source_files import find_source_files
+from mupo_ray.prepare.sources import find_source_files
 
 
 def test_b16_what_the_library_saves_is_read_without_it(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 from mupo_ray.data.chat import ChatRenderer
-from mupo_ray.data.prompt_set import Dropped, iter_prompts
+from mupo_ray.data.stream import Dropped, iter_prompts
 from mupo_ray.evaluation.predictions import prediction_of, write_predictions
 from mupo_ray.evaluation.samples import EvaluatedProblem, JudgedResponse
 from mupo_ray.evaluation.sets import EvalSource, open_set, parse_set

@@ -20,8 +20,9 @@ from transformers import PreTrainedTokenizerFast, Qwen2_5_VLProcessor
 from transformers.models.qwen2_vl import Qwen2VLImageProcessor, Qwen2VLVideoProcessor
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
+from mupo_ray.config import Config
 from mupo_ray.data.encode import PromptEncoder
-from mupo_ray.data.render import PromptRenderer, load_processor, num_image_tokens
+from mupo_ray.data.render import TEMPLATES, PromptRenderer, load_processor, num_image_tokens
 from mupo_ray.data.table import DropReason, ImageRef, Row, RowError, prompt_id
 from mupo_ray.errors import DataError
 
@@ -295,6 +296,21 @@ def test_named_templates_ask_for_thought_and_box(model_path, processor, name) ->
     text = processor.tokenizer.decode(prompt.token_ids)
     assert "How many?\n\n" in text and "<think> </think>" in text and "\\boxed{}" in text
     assert prompt.question == "How many?"
+
+
+def test_a_config_names_all_that_a_renderer_takes(model_path) -> None:
+    data = {
+        "template": "math",
+        "system_prompt": "Be brief.",
+        "max_prompt_tokens": 77,
+        "min_pixels": 3136,
+        "max_pixels": 50176,
+    }
+    config = Config.model_validate({"model": {"path": model_path}, "data": data})
+    plan = PromptRenderer.from_config(config).plan
+    assert (plan.model_path, plan.system_prompt) == (model_path, "Be brief.")
+    assert plan.template == TEMPLATES["math"]
+    assert (plan.max_prompt_tokens, plan.min_pixels, plan.max_pixels) == (77, 3136, 50176)
 
 
 def test_template_file(model_path, processor, tmp_path) -> None:

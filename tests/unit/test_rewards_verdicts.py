@@ -225,7 +225,7 @@ def test_end_of_a_rendered_prompt(end: str, opens: bool) -> None:
 def test_training_takes_it_from_the_chat_template_a81(tiny_model: Path, tmp_path: Path) -> None:
     import shutil
 
-    from mupo_ray.train.entry import make_renderer
+    from mupo_ray.data.render import PromptRenderer
 
     template = (tiny_model / "chat_template.jinja").read_text()
     thinking = tmp_path / "thinking"
@@ -235,7 +235,7 @@ def test_training_takes_it_from_the_chat_template_a81(tiny_model: Path, tmp_path
     for folder in (tiny_model, thinking):
         config = Config.model_validate({"model": {"path": str(folder)}})
         judge = Verifier.from_config(
-            config.reward, is_think_opened=make_renderer(config).opens_think
+            config.reward, is_think_opened=PromptRenderer.from_config(config).opens_think
         )
         ((verdict,),) = judge.verdicts_of([prompt("5")], [[response("a</think>\\boxed{5}")]])
         judge.close()

@@ -16,7 +16,7 @@ from PIL import Image
 
 from mupo_ray.data.table import DropReason
 from mupo_ray.errors import DataError
-from mupo_ray.prepare import source_json
+from mupo_ray.prepare import source_text
 from mupo_ray.prepare.sources import PART_ROWS, RawRow, open_source
 
 
@@ -89,7 +89,7 @@ def test_many_lines_are_many_parts(tmp_path) -> None:
 )
 @pytest.mark.parametrize("chunk", [7, 2**20])
 def test_json_rows(tmp_path, monkeypatch, text: str, chunk: int) -> None:
-    monkeypatch.setattr(source_json, "_CHUNK_CHARS", chunk)
+    monkeypatch.setattr(source_text, "_CHUNK_CHARS", chunk)
     rows = read(put(tmp_path / "rows.json", text), tmp_path)
     assert cells(rows, "problem") == ["a\n", "b"]
     assert rows[0].cells["n"].text == "1.50"
