@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
                     "data": [{"id": "puzzles", "limits": self.script.limits}],
                 }
                 self.reply(200, models, {"X-Policy-Version": "60"})
-        elif "/" not in name and (PAGE / name).is_file():
+        elif (PAGE / name).is_file() and (PAGE / name).resolve().is_relative_to(PAGE):
             self.send_response(200)
             self.send_header("Content-Type", f"{TYPES[Path(name).suffix]}; charset=utf-8")
             self.send_header("Content-Security-Policy", POLICY)
