@@ -136,8 +136,8 @@ class ModelServer:
             self._api.swap_fault = str(err)
 
     async def _take(self, policy: dict[str, Any]) -> None:
-        wanted = Policy.model_validate(policy)
-        source = find_policy(wanted.model, self._args.storage_path, wanted.policy_version)
+        target = Policy.model_validate(policy)
+        source = find_policy(target.model, self._args.storage_path, target.policy_version)
         if (source.folder, source.version) == (self._source.folder, self._source.version):
             return
         check_alike(self._source.folder, source.folder)

@@ -61,9 +61,9 @@ def find_policy(model: str, storage_path: str, version: int | None) -> PolicySou
     # Not above: it brings all of the evaluation, seconds to import.
     from mupo_ray.evaluation.contestants import find_model
 
-    named = Path(storage_path).expanduser() / model
-    if not Path(model).expanduser().is_dir() and named.is_dir():
-        model = str(named)
+    by_name = Path(storage_path).expanduser() / model
+    if not Path(model).expanduser().is_dir() and by_name.is_dir():
+        model = str(by_name)
     folder, run = find_model(model)
     if version is None:
         step = Path(folder).absolute().parent.name.removeprefix("step_")
@@ -138,8 +138,8 @@ def _shapes(folder: Path) -> dict[str, list[int]]:
 
     shapes: dict[str, list[int]] = {}
     for file in _weight_files(folder):
-        with safe_open(file, framework="pt") as held:
-            shapes |= {name: held.get_slice(name).get_shape() for name in held.keys()}  # noqa: SIM118 - not a mapping
+        with safe_open(file, framework="pt") as saved:
+            shapes |= {name: saved.get_slice(name).get_shape() for name in saved.keys()}  # noqa: SIM118 - not a mapping
     return shapes
 
 
@@ -168,9 +168,9 @@ def _saved_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     from safetensors import safe_open
 
     for file in _weight_files(folder):
-        with safe_open(file, framework="pt") as held:
-            for name in held.keys():  # noqa: SIM118 - not a mapping
-                yield name, held.get_tensor(name)
+        with safe_open(file, framework="pt") as saved:
+            for name in saved.keys():  # noqa: SIM118 - not a mapping
+                yield name, saved.get_tensor(name)
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from strategy_server import Script, strategy_server
+from answers_server import Script, answers_server
 
 # A tree as text: name(children), a leaf as its text, a space as _.
 SHOW = """
@@ -64,7 +64,7 @@ a \equiv b \pmod{n}, \underbrace{1 + \cdots + 1}_{n}
 @pytest.fixture(scope="module")
 def page(browser) -> Iterator:
     """The page, whose modules are called from within."""
-    with strategy_server(Script()) as address:
+    with answers_server(Script()) as address:
         context = browser.new_context()
         found = context.new_page()
         found.goto(address)

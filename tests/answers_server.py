@@ -154,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def strategy_server(script: Script) -> Iterator[str]:
+def answers_server(script: Script) -> Iterator[str]:
     """Address of a server that does what the script says."""
     handler = type("ScriptedHandler", (Handler,), {"script": script})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -9,7 +9,7 @@ import pytest
 
 from mupo_ray.config import MupoConfig, RewardConfig
 from mupo_ray.methods.mupo import Mupo
-from mupo_ray.serving.vote import StrategiesResult, group_and_vote
+from mupo_ray.serving.vote import VoteOutcome, group_and_vote
 from mupo_ray.types import Cohort, FinishReason, Prompt, Reason, Response, Verdict
 
 # Unit rows; the cosine of two is the product of their coordinates.
@@ -17,7 +17,7 @@ EAST, NORTH, WEST = [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]
 SLANT = [0.6, 0.8]
 
 
-def vote(answers: list[str | None], embeddings: list[list[float]], **options) -> StrategiesResult:
+def vote(answers: list[str | None], embeddings: list[list[float]], **options) -> VoteOutcome:
     settings = {"num_groups": 2, "min_group_size": 1, "seed": 0, **options}
     return group_and_vote(
         texts=[f"text {i}" for i in range(len(answers))],
