@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from mupo_ray.errors import MupoError
 from mupo_ray.evaluation.results import SamplingSettings
-from mupo_ray.observability.follow import set_up_logging
+from mupo_ray.observability.console import set_up_logging
 from mupo_ray.settings.load import add_config_arguments, load_config, load_resolved
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mupo_ray.errors import MupoError
-from mupo_ray.observability.follow import set_up_logging
+from mupo_ray.observability.console import set_up_logging
 from mupo_ray.settings.load import parse_cli
 
 if TYPE_CHECKING:

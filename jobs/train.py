@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from mupo_ray.errors import MupoError
-from mupo_ray.observability.follow import following, set_up_logging
+from mupo_ray.observability.console import following, set_up_logging
 from mupo_ray.placement.cluster import describe_cluster
 from mupo_ray.placement.explain import explain
 from mupo_ray.settings.load import parse_cli

@@ -17,7 +17,7 @@ from typing import Any
 
 from mupo_ray.config import Config
 from mupo_ray.errors import TrainingError
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 from mupo_ray.settings.load import load_config, save_resolved
 from mupo_ray.train.entry import STOP_FILE
 from mupo_ray.tune.spec import SweepConfig

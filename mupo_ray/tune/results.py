@@ -6,7 +6,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 from mupo_ray.report.run_page import write_report
 from mupo_ray.settings.load import load_config, load_resolved
 from mupo_ray.settings.text import to_yaml

@@ -19,7 +19,7 @@ import optuna
 from optuna.trial import TrialState
 
 from mupo_ray.errors import ConfigError, MupoError
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 from mupo_ray.train.entry import early_stop
 from mupo_ray.tune.objective import value_in
 from mupo_ray.tune.storage import retry_callback

@@ -12,7 +12,7 @@ from optuna.trial import FrozenTrial
 
 from mupo_ray.config import Config
 from mupo_ray.errors import PlacementError
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 from mupo_ray.settings.load import load_config
 from mupo_ray.train.entry import early_stop
 from mupo_ray.train.launch import run_training

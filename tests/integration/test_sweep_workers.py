@@ -19,7 +19,7 @@ from cheap_trials import STEPS, base, cheap_sweep
 from optuna.trial import FrozenTrial
 
 from mupo_ray.errors import ConfigError, SweepError
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 from mupo_ray.tune.study import Sweep, open_sweep
 
 WORKER = Path(__file__).parents[1] / "cheap_trials.py"
