@@ -18,6 +18,7 @@ import ray
 from pydantic import ValidationError
 from ray import serve
 from ray.serve import Application
+from ray.serve.handle import DeploymentHandle
 
 from mupo_ray.config import Config
 from mupo_ray.data.render import PromptRenderer, load_template
@@ -75,7 +76,7 @@ class ModelServer:
     """One replica: an engine under vLLM's OpenAI API, and what mupo_ray adds to it."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it.
-        self, args: ServingArgs, source: PolicySource, embedder: Any
+        self, args: ServingArgs, source: PolicySource, embedder: DeploymentHandle
     ) -> None:
         """Start the engine.
 
