@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import json
 import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
@@ -214,11 +213,6 @@ def load_scorer(path: str) -> Scorer:
         raise ConfigError(f"scorer {path!r}: {module} has no function {name!r}")
     scorer: Scorer = function
     return scorer
-
-
-def sse(event: dict[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
 
 
 def _with_reasons(result: VoteOutcome, growing: Sequence[_Growing]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mupo_ray.errors import ConfigError
-from mupo_ray.serving.answers import AnswersService, load_scorer, parse_request, sse
+from mupo_ray.serving.answers import AnswersService, load_scorer, parse_request
 from mupo_ray.serving.chat import RenderedChat, Turn, parse_messages, render
 from mupo_ray.serving.pictures import PictureLoader
 from mupo_ray.serving.requests import (
@@ -230,7 +230,7 @@ async def _stamped_events(
 async def _as_sse(events: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(events):
         async for event in events:
-            yield sse(event)
+            yield b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
     yield b"data: [DONE]\n\n"
 
 
