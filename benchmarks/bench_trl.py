@@ -225,7 +225,7 @@ def marking_callback(turn: Turn) -> Any:
 
 def our_turn(model: Path, data: Path, folder: Path, num_steps: int) -> dict[str, Turn]:
     """Runs on the real stack, one after the other on the same engine and workers."""
-    from mupo_ray.observability.tracker import read_jsonl
+    from mupo_ray.files import read_jsonl
     from mupo_ray.train.launch import connect, run_training
     from mupo_ray.train.session import open_session
 

@@ -67,7 +67,7 @@ def _train(study: Study, tasks: Sequence[str], deadline: float) -> None:
         # Meanwhile, on another core.
         from study.run import run_task
 
-        from mupo_ray.observability.follow import set_up_logging
+        from mupo_ray.observability.console import set_up_logging
         from mupo_ray.train.launch import connect
 
         set_up_logging()

@@ -64,7 +64,7 @@ def _demo(folder: Path, seed: int, steps: int) -> None:
 
     with _preparing(folder):
         # Meanwhile, on another core.
-        from mupo_ray.observability.follow import following, set_up_logging
+        from mupo_ray.observability.console import following, set_up_logging
         from mupo_ray.report.run_page import write_report
         from mupo_ray.runs.summary import comparison_table
         from mupo_ray.train.launch import connect, run_training

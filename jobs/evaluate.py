@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from mupo_ray.config import add_config_arguments, load_config
 from mupo_ray.errors import MupoError
 from mupo_ray.evaluation.results import SamplingSettings
-from mupo_ray.observability.follow import set_up_logging
+from mupo_ray.observability.console import set_up_logging
 
 if TYPE_CHECKING:
     from mupo_ray.config import Config

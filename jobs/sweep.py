@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mupo_ray.config import parse_cli
 from mupo_ray.errors import MupoError
-from mupo_ray.observability.follow import set_up_logging
+from mupo_ray.observability.console import set_up_logging
 
 if TYPE_CHECKING:
     from types import FrameType

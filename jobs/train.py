@@ -11,7 +11,7 @@ from pathlib import Path
 
 from mupo_ray.config import parse_cli
 from mupo_ray.errors import MupoError
-from mupo_ray.observability.follow import following, set_up_logging
+from mupo_ray.observability.console import following, set_up_logging
 from mupo_ray.placement.cluster import describe_cluster
 from mupo_ray.placement.explain import explain
 

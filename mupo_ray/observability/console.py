@@ -1,20 +1,34 @@
 """What a person sees while a run goes on: one aligned line a step, a bar on a terminal.
 
+    metrics.jsonl, as it grows --following--> StepPrinter: StepLines, above a bar on a terminal
+
 Only `jobs/` print. Under `ray job submit`, in a file or in a pipe there are plain lines and no bar.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
+import threading
 from collections.abc import Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from mupo_ray.files import read_jsonl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from mupo_ray.config import Config
+
 HEADER_EVERY = 20
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +137,51 @@ class StepPrinter:
         if self._progress is not None:
             self._progress.stop()
 
-    def __enter__(self) -> StepPrinter:
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def set_up_logging() -> None:
+    """Plain lines on standard error: ours from INFO, others' from WARNING."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    logging.getLogger("mupo_ray").setLevel(logging.INFO)
+
+
+@contextmanager
+def following(config: Config) -> Iterator[None]:
+    """Print a line for each step that the run finishes meanwhile."""
+    path = config.run_dir / "metrics.jsonl"
+    stop = threading.Event()
+    first = _last_step(path)
+    with StepPrinter(config.train.num_steps, sys.stdout, first_step=max(0, first)) as printer:
+        thread = threading.Thread(
+            target=_follow, args=(path, printer, stop, first), name="metrics-follower", daemon=True
+        )
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join(timeout=10 * _POLL_S)
+
+
+def _last_step(path: Path) -> int:
+    return max((int(row["step"]) for row in read_jsonl(path)), default=-1)
+
+
+def _follow(path: Path, printer: StepPrinter, stop: threading.Event, last: int) -> None:
+    done = False
+    while not done:
+        # One more look after the run has ended, for its last line.
+        done = stop.wait(_POLL_S)
+        rows = read_jsonl(path)
+        steps = [int(row["step"]) for row in rows]
+        if steps and max(steps) < last:
+            last = min(steps) - 1  # resumed from an earlier checkpoint: those steps come again
+        for row in rows:
+            if int(row["step"]) > last:
+                last = int(row["step"])
+                printer.step(last, {k: v for k, v in row.items() if k != "step"})

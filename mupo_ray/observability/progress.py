@@ -33,7 +33,7 @@ class SamplingProgress:
         self._now = now
         self._found = self._sampled = self._tokens = 0
         self._began_s: float | None = None
-        self._said_s = now()
+        self._line_s = now()
         # Prompts may be read in another thread than the one that takes the answers.
         self._lock = threading.Lock()
         self._bar: Progress | None = None
@@ -41,11 +41,11 @@ class SamplingProgress:
             self._bar = Progress(
                 TextColumn("sampling"),
                 BarColumn(),
-                TextColumn("{task.fields[said]}"),
+                TextColumn("{task.fields[text]}"),
                 console=Console(file=stream),
                 transient=True,
             )
-            self._task = self._bar.add_task("", total=total, said="")
+            self._task = self._bar.add_task("", total=total, text="")
             self._bar.start()
 
     def begin(self) -> None:
@@ -74,13 +74,13 @@ class SamplingProgress:
     def text(self) -> str:
         """`480/1632 responses, 52.1/s, 1043 tokens/s, 0:22 left`."""
         done = self._found + self._sampled
-        said = f"{done}/{self._total} responses"
+        text = f"{done}/{self._total} responses"
         spent_s = 0.0 if self._began_s is None else self._now() - self._began_s
         if self._sampled == 0 or spent_s <= 0:
-            return said
+            return text
         rate = self._sampled / spent_s
         left_s = round(max(0, self._total - done) / rate)
-        return f"{said}, {rate:.1f}/s, {self._tokens / spent_s:.0f} tokens/s, {_clock(left_s)} left"
+        return f"{text}, {rate:.1f}/s, {self._tokens / spent_s:.0f} tokens/s, {_clock(left_s)} left"
 
     def close(self) -> None:
         """Take the bar away; say where it ended."""
@@ -97,12 +97,12 @@ class SamplingProgress:
     def _show(self) -> None:
         if self._bar is not None:
             done = self._found + self._sampled
-            self._bar.update(self._task, total=self._total, completed=done, said=self.text())
-        elif self._now() - self._said_s >= _LINE_EVERY_S:
+            self._bar.update(self._task, total=self._total, completed=done, text=self.text())
+        elif self._now() - self._line_s >= _LINE_EVERY_S:
             self._line()
 
     def _line(self) -> None:
-        self._said_s = self._now()
+        self._line_s = self._now()
         # Flushed, or a follower of the job's log sees lines in lumps.
         self._stream.write(f"sampling  {self.text()}\n")
         self._stream.flush()

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mupo_ray.errors import CheckpointError
+from mupo_ray.files import read_jsonl, write_jsonl
 from mupo_ray.observability.metrics import check
 from mupo_ray.types import Metric
 
@@ -79,21 +80,12 @@ class JsonlTracker:
 
     def truncate_after(self, step: int) -> None:
         """Drop the steps after `step`, which a resumed run does again."""
-        kept = [row for row in read_jsonl(self._path) if row["step"] <= step]
-        temporary = self._path.with_suffix(".tmp")
-        temporary.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        temporary.replace(self._path)
-        self._last = int(kept[-1]["step"]) if kept else None
+        rows = [row for row in read_jsonl(self._path) if row["step"] <= step]
+        write_jsonl(self._path, rows)
+        self._last = int(rows[-1]["step"]) if rows else None
 
     def close(self) -> None:
         """Nothing is held between steps."""
-
-
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """The rows of a `metrics.jsonl`, oldest first; empty where there is no file."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 class TensorBoardTracker:
@@ -288,7 +280,7 @@ def _cut_torn_line(path: Path) -> None:
     if not path.exists():
         return
     data = path.read_bytes()
-    whole = data.rfind(b"\n") + 1
-    if whole < len(data):
+    end = data.rfind(b"\n") + 1
+    if end < len(data):
         _LOG.warning("%s ended within a line, which is cut off", path)
-        os.truncate(path, whole)
+        os.truncate(path, end)

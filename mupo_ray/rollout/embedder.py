@@ -7,7 +7,7 @@ import logging
 import os
 from collections import OrderedDict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from mupo_ray.errors import EmbeddingError, cause_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mupo_ray.rollout.handles import EmbedderHandle
     from mupo_ray.settings.sections import EmbedderConfig
 
 logger = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def resolve_model(name: str) -> str:
 class EmbedderPool:
     """Client side: spreads texts over embedder actors, with a time limit."""
 
-    def __init__(self, actors: Sequence[Any], timeout_s: float) -> None:
+    def __init__(self, actors: Sequence[EmbedderHandle], timeout_s: float) -> None:
         self._actors = list(actors)
         self._timeout_s = timeout_s
 
@@ -146,17 +147,17 @@ class EmbedderPool:
                 f"{len(late)} of {len(calls)} embedder actors gave no answer within "
                 f"{self._timeout_s:g} s"
             )
-        out: np.ndarray | None = None
+        rows: np.ndarray | None = None
         hits = 0.0
         for a, ref in calls.items():
             try:
                 vectors, hit_frac = ray.get(ref)
             except Exception as err:
                 raise EmbeddingError(f"embedder actor {a} failed: {cause_of(err)}") from err
-            if out is None:
-                out = np.empty((len(texts), vectors.shape[1]), dtype=np.float32)
-            out[shares[a]] = vectors
+            if rows is None:
+                rows = np.empty((len(texts), vectors.shape[1]), dtype=np.float32)
+            rows[shares[a]] = vectors
             hits += hit_frac * len(shares[a])
-        if out is None:
+        if rows is None:
             raise EmbeddingError("no texts to embed")
-        return out, hits / len(texts)
+        return rows, hits / len(texts)

@@ -159,15 +159,15 @@ class VllmEngine:
         start_version = self._version
         self._num_active += 1
         try:
-            output = await self._sample(request)
+            completions = await self._sample(request)
         finally:
             self._num_active -= 1
         texts = continuations(
-            self._llm.get_tokenizer(), request.token_ids, [c.token_ids for c in output]
+            self._llm.get_tokenizer(), request.token_ids, [c.token_ids for c in completions]
         )
         return [
-            self._response(request, start_version, c, text)
-            for c, text in zip(output, texts, strict=True)
+            self._response(request, start_version, completion, text)
+            for completion, text in zip(completions, texts, strict=True)
         ]
 
     async def _sample(self, request: SampleRequest) -> list[Any]:
@@ -198,17 +198,22 @@ class VllmEngine:
         except ValueError as err:
             raise RolloutError(f"vLLM refused prompt {request.request_id}: {err}") from err
         if final is None or len(final.outputs) != request.num_generations:
-            got = 0 if final is None else len(final.outputs)
+            count = 0 if final is None else len(final.outputs)
             raise RolloutError(
-                f"prompt {request.request_id}: {got} responses came back, "
+                f"prompt {request.request_id}: {count} responses came back, "
                 f"{request.num_generations} were asked for"
             )
         return sorted(final.outputs, key=lambda c: c.index)
 
-    def _response(self, request: SampleRequest, version: int, c: Any, text: str) -> Response:
-        ids = np.asarray(c.token_ids, dtype=np.int64)
+    def _response(
+        self, request: SampleRequest, version: int, completion: Any, text: str
+    ) -> Response:
+        ids = np.asarray(completion.token_ids, dtype=np.int64)
         logprobs = np.asarray(
-            [step[token].logprob for step, token in zip(c.logprobs, c.token_ids, strict=True)]
+            [
+                step[token].logprob
+                for step, token in zip(completion.logprobs, completion.token_ids, strict=True)
+            ]
             if request.with_logprobs
             else [],
             dtype=np.float32,
@@ -217,9 +222,9 @@ class VllmEngine:
             text=text,
             completion_ids=ids,
             sampler_logprobs=logprobs,
-            finish_reason=FinishReason(c.finish_reason),
+            finish_reason=FinishReason(completion.finish_reason),
             policy_version=version,
-            seed=request.seed + c.index,
+            seed=request.seed + completion.index,
             engine=self._index,
         )
 
@@ -281,15 +286,17 @@ class VllmEngine:
                 WeightTransferUpdateRequest(update_info={"version": version, "digest": digest})
             )
             await self._llm.finish_weight_update()
-        except Exception as err:
-            raise WeightSyncError(
-                f"engine {self._index} failed to load version {version}: {err}"
-            ) from err
-        finally:
+            load_s = time.monotonic() - began
+            counts = await self._llm.collective_rpc("num_loaded_tensors")
+            await self.end_update(version)
+        except BaseException as err:
+            # Paused, requests in flight would wait for ever; the fence keeps new ones out.
             await self._llm.resume_generation()
-        load_s = time.monotonic() - began
-        counts = await self._llm.collective_rpc("num_loaded_tensors")
-        await self.end_update(version)
+            if isinstance(err, Exception):
+                raise WeightSyncError(
+                    f"engine {self._index} failed to load version {version}: {err}"
+                ) from err
+            raise
         return SyncReport(
             engine=self._index,
             policy_version=version,

@@ -26,6 +26,7 @@ from mupo_ray.rollout.engine import SampleRequest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from mupo_ray.rollout.handles import EngineHandle
     from mupo_ray.types import Prompt, Response
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,7 @@ class PoolStats:
 
 @dataclass(slots=True)
 class _Engine:
-    handle: Any
+    handle: EngineHandle
     is_live: bool = True
     in_flight: int = 0
     """Sequences that this pool waits for."""
@@ -103,7 +104,7 @@ class EnginePool:
 
     def __init__(
         self,
-        engines: Sequence[Any],
+        engines: Sequence[EngineHandle],
         *,
         forbidden_ids: Sequence[int],
         max_num_seqs: int,

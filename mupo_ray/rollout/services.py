@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from mupo_ray.config import Config
     from mupo_ray.placement.plan import Card, PlacementPlan
+    from mupo_ray.rollout.handles import EmbedderHandle, EngineHandle
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +43,8 @@ _STOP_S = 10.0
 class Services:
     """Handles of everything that serves the trainers."""
 
-    engines: tuple[Any, ...]
-    embedders: tuple[Any, ...]
+    engines: tuple[EngineHandle, ...]
+    embedders: tuple[EmbedderHandle, ...]
     publisher: Any
     """None without trainers, which alone publish weights."""
     publisher_name: str

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,9 +20,8 @@ from pydantic import Field, PositiveInt, ValidationError
 from mupo_ray.errors import ConfigError
 from mupo_ray.rewards.extract import extract_answer, reasoning_span
 from mupo_ray.serving.chat import RenderedChat, Turn
-from mupo_ray.serving.faults import RefusedError
-from mupo_ray.serving.sampling import SampleOptions
-from mupo_ray.serving.vote import StrategiesResult, group_and_vote
+from mupo_ray.serving.requests import RefusedError, refusal_of
+from mupo_ray.serving.vote import VoteOutcome, group_and_vote
 from mupo_ray.settings.sections import Section
 
 if TYPE_CHECKING:
@@ -32,10 +30,13 @@ if TYPE_CHECKING:
 Scorer = Callable[[str, Sequence[str]], Sequence[float]]
 """(question, texts) -> a finite number for each text, higher is better."""
 
+Embed = Callable[[list[str]], Awaitable[tuple[np.ndarray, float]]]
+"""Texts -> [N, D] rows of their embeddings, and the share of texts found in the cache."""
+
 _USUAL_MIN_GROUP_SIZE = 3
 
 
-class StrategiesRequest(Section):
+class AnswersRequest(Section):
     """Body of a request, but for its messages."""
 
     model: str | None = None
@@ -73,12 +74,11 @@ class _Growing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrategiesService:
+class AnswersService:
     """Samples, embeds, groups."""
 
     engine: OpenAiEngine
-    embed: Any
-    """Texts -> awaitable of ([N, D] rows, share found in the cache)."""
+    embed: Embed
     template: str
     """Frame of a question, with `{problem}` in it."""
     is_think_opened: bool
@@ -108,7 +108,7 @@ class StrategiesService:
         ]
 
     async def events(
-        self, request: StrategiesRequest, prompt: RenderedChat, question: str, version: int
+        self, request: AnswersRequest, prompt: RenderedChat, question: str, version: int
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Progress, and at the end the whole result.
 
@@ -119,14 +119,16 @@ class StrategiesService:
         identity = f"strat-{uuid.uuid4().hex}"
         growing = [_Growing() for _ in range(request.n)]
         num_prompt_tokens = 0
-        options = SampleOptions(
+        sampled = self.engine.sample(
+            prompt,
+            identity,
             num_generations=request.n,
             max_new_tokens=request.max_tokens or self.max_new_tokens,
             temperature=request.temperature,
             top_p=request.top_p,
             seed=request.seed,
         )
-        async with contextlib.aclosing(self.engine.sample(prompt, options, identity)) as pieces:
+        async with contextlib.aclosing(sampled) as pieces:
             async for piece in pieces:
                 num_prompt_tokens = piece.num_prompt_tokens or num_prompt_tokens
                 one = growing[piece.index]
@@ -161,8 +163,8 @@ class StrategiesService:
         }
 
     async def _result(
-        self, request: StrategiesRequest, question: str, texts: list[str]
-    ) -> StrategiesResult:
+        self, request: AnswersRequest, question: str, texts: list[str]
+    ) -> VoteOutcome:
         rows, _ = await self.embed([reasoning_span(text) for text in texts])
         scores = None
         if self.scorer is not None:
@@ -183,19 +185,17 @@ class StrategiesService:
         return extract_answer("<think>" + text if self.is_think_opened else text)
 
 
-def parse_request(fields: dict[str, Any]) -> StrategiesRequest:
+def parse_request(fields: dict[str, Any]) -> AnswersRequest:
     """The request that a body holds.
 
     Raises:
         RefusedError: an unknown field, or a value of another type or out of range.
     """
-    given = {name: value for name, value in fields.items() if name != "messages"}
+    settings = {name: value for name, value in fields.items() if name != "messages"}
     try:
-        return StrategiesRequest.model_validate(given)
+        return AnswersRequest.model_validate(settings)
     except ValidationError as err:
-        fault = err.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in fault["loc"])[:80]
-        raise RefusedError(f"{where}: {fault['msg']}", param=where) from err
+        raise refusal_of(err) from err
 
 
 def load_scorer(path: str) -> Scorer:
@@ -206,24 +206,19 @@ def load_scorer(path: str) -> Scorer:
     """
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        function = getattr(importlib.import_module(module), name, None)
     except ImportError as err:
         raise ConfigError(f"scorer {path!r}: cannot import {module} ({err})") from err
-    if not callable(found):
+    if not callable(function):
         raise ConfigError(f"scorer {path!r}: {module} has no function {name!r}")
-    scorer: Scorer = found
+    scorer: Scorer = function
     return scorer
 
 
-def sse(event: dict[str, Any]) -> bytes:
-    """One server-sent event."""
-    return b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
-
-
-def _with_reasons(result: StrategiesResult, growing: Sequence[_Growing]) -> dict[str, Any]:
-    found = result.as_dict()
-    found["responses"] = [
+def _with_reasons(result: VoteOutcome, growing: Sequence[_Growing]) -> dict[str, Any]:
+    fields = result.as_dict()
+    fields["responses"] = [
         {**response, "finish_reason": one.finish_reason}
-        for response, one in zip(found["responses"], growing, strict=True)
+        for response, one in zip(fields["responses"], growing, strict=True)
     ]
-    return found
+    return fields

@@ -11,20 +11,21 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from mupo_ray.errors import ConfigError
-from mupo_ray.serving.answers import StrategiesService, load_scorer, parse_request, sse
+from mupo_ray.serving.answers import AnswersService, load_scorer, parse_request
 from mupo_ray.serving.chat import RenderedChat, Turn, parse_messages, render
-from mupo_ray.serving.faults import RefusedError
 from mupo_ray.serving.pictures import PictureLoader
 from mupo_ray.serving.requests import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
     Fields,
+    RefusedError,
     check_fields,
     check_limits,
 )
 
 if TYPE_CHECKING:
     from mupo_ray.data.render import PromptRenderer
+    from mupo_ray.serving.answers import Embed
     from mupo_ray.serving.arguments import ServingArgs
     from mupo_ray.serving.gate import VersionGate
     from mupo_ray.serving.openai_engine import OpenAiEngine
@@ -49,7 +50,7 @@ class HttpApi:
         engine: OpenAiEngine,
         gate: VersionGate,
         renderer: PromptRenderer,
-        embed: Any,
+        embed: Embed,
         checkpoint: str,
     ) -> None:
         """Put the pieces together.
@@ -59,7 +60,7 @@ class HttpApi:
             engine: answers requests.
             gate: of the policy version.
             renderer: of prompts.
-            embed: texts -> awaitable embeddings, see `StrategiesService`.
+            embed: of reasoning.
             checkpoint: name of the weights.
 
         Raises:
@@ -75,7 +76,7 @@ class HttpApi:
         self._renderer = renderer
         self._key = _key(args.api_key_env)
         self._loader = PictureLoader(args.limits, args.image_urls)
-        self._strategies = StrategiesService(
+        self._answers = AnswersService(
             engine=engine,
             embed=embed,
             template=renderer.plan.template,
@@ -89,8 +90,8 @@ class HttpApi:
         """Refuse a request that lacks the key, in a time that says nothing of the key."""
         if self._key is None:
             return
-        given = headers.get("authorization", "").removeprefix("Bearer ").encode()
-        if not hmac.compare_digest(given, self._key):
+        key = headers.get("authorization", "").removeprefix("Bearer ").encode()
+        if not hmac.compare_digest(key, self._key):
             raise RefusedError("the API key is missing or wrong", status=401)
 
     def refuse_overload(self) -> None:
@@ -120,13 +121,13 @@ class HttpApi:
 
         return answer
 
-    async def strategies(self, fields: Fields) -> Answer:
+    async def answers(self, fields: Fields) -> Answer:
         """`/v1/strategies`."""
         request = parse_request(fields)
         self._check_limits(fields)
         if request.k > request.n:
             raise RefusedError(f"k = {request.k} exceeds n = {request.n}", param="k")
-        turns = self._strategies.framed(self._turns(fields))
+        turns = self._answers.framed(self._turns(fields))
         system = self.args.system_prompt
         if system is not None and turns[0].role != "system":
             turns = [Turn(role="system", pieces=(system,), urls=()), *turns]
@@ -134,7 +135,7 @@ class HttpApi:
         question = "".join(piece for piece in turns[-1].pieces if piece is not None)
 
         async def answer(version: int) -> Body:
-            events = self._strategies.events(request, prompt, question, version)
+            events = self._answers.events(request, prompt, question, version)
             if request.stream:
                 return _as_sse(events)
             async with contextlib.aclosing(events):
@@ -229,7 +230,7 @@ async def _stamped_events(
 async def _as_sse(events: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(events):
         async for event in events:
-            yield sse(event)
+            yield b"data: " + json.dumps(event, separators=(",", ":")).encode() + b"\n\n"
     yield b"data: [DONE]\n\n"
 
 

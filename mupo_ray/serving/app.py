@@ -18,6 +18,7 @@ import ray
 from pydantic import ValidationError
 from ray import serve
 from ray.serve import Application
+from ray.serve.handle import DeploymentHandle
 
 from mupo_ray.config import Config
 from mupo_ray.data.render import PromptRenderer, load_template
@@ -75,7 +76,7 @@ class ModelServer:
     """One replica: an engine under vLLM's OpenAI API, and what mupo_ray adds to it."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it.
-        self, args: ServingArgs, source: PolicySource, embedder: Any
+        self, args: ServingArgs, source: PolicySource, embedder: DeploymentHandle
     ) -> None:
         """Start the engine.
 
@@ -136,8 +137,8 @@ class ModelServer:
             self._api.swap_fault = str(err)
 
     async def _take(self, policy: dict[str, Any]) -> None:
-        wanted = Policy.model_validate(policy)
-        source = find_policy(wanted.model, self._args.storage_path, wanted.policy_version)
+        target = Policy.model_validate(policy)
+        source = find_policy(target.model, self._args.storage_path, target.policy_version)
         if (source.folder, source.version) == (self._source.folder, self._source.version):
             return
         check_alike(self._source.folder, source.folder)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from mupo_ray.serving.faults import RefusedError
+from mupo_ray.serving.requests import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -148,8 +148,8 @@ def _part(part: Any, where: str) -> tuple[str, str]:
     if kind == "text" and isinstance(part.get("text"), str):
         return "text", part["text"]
     if kind == "image_url":
-        held = part.get("image_url")
-        url = held.get("url") if isinstance(held, dict) else held
+        address = part.get("image_url")
+        url = address.get("url") if isinstance(address, dict) else address
         if isinstance(url, str):
             return "image", url
         raise RefusedError(f"{where}.image_url holds no url", param=where)

@@ -25,8 +25,7 @@ from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from mupo_ray.serving.faults import RefusedError, error_body
-from mupo_ray.serving.requests import Fields, read_json
+from mupo_ray.serving.requests import Fields, Receive, RefusedError, error_body, read_json
 
 if TYPE_CHECKING:
     from mupo_ray.serving.api import Answer, HttpApi
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 PAGE_FOLDER = Path(__file__).parent / "page"
@@ -155,7 +153,7 @@ def build_http_app(api: HttpApi) -> Starlette:
     posts = {
         "/v1/chat/completions": api.chat,
         "/v1/completions": api.complete,
-        "/v1/strategies": api.strategies,
+        "/v1/strategies": api.answers,
     }
 
     async def models(request: Request) -> Response:

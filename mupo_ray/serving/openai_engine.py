@@ -13,9 +13,10 @@ template's own and fetches pictures by rules of its own.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import PrivateAttr
+from pydantic import PrivateAttr, ValidationError
 from vllm import SamplingParams
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.chat_completion.serving import OpenAIServingChat
@@ -30,8 +31,7 @@ from vllm.sampling_params import RequestOutputKind
 from mupo_ray.rollout.engine import EngineSettings, SyncReport, VllmEngine
 from mupo_ray.rollout.pool import placeholder_ids
 from mupo_ray.serving.chat import RenderedChat, refuse_long
-from mupo_ray.serving.faults import RefusedError
-from mupo_ray.serving.sampling import Piece, SampleOptions
+from mupo_ray.serving.requests import RefusedError, refusal_of
 
 if TYPE_CHECKING:
     from mupo_ray.data.render import PromptRenderer
@@ -39,6 +39,19 @@ if TYPE_CHECKING:
 # What vLLM's request model wants to see; the prompt comes from elsewhere.
 _NO_MESSAGES = [{"role": "user", "content": ""}]
 _LEAST_SERVER_ERROR = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Text that one response grew by."""
+
+    index: int
+    text: str
+    num_tokens: int
+    num_prompt_tokens: int
+    """Of the prompt, pictures expanded."""
+    finish_reason: str | None
+    """`stop` or `length` with the last piece."""
 
 
 class OpenAiEngine(VllmEngine):
@@ -134,19 +147,36 @@ class OpenAiEngine(VllmEngine):
             raise _refusal(err) from err
 
     async def sample(
-        self, prompt: RenderedChat, options: SampleOptions, request_id: str
+        self,
+        prompt: RenderedChat,
+        request_id: str,
+        *,
+        num_generations: int,
+        max_new_tokens: int | None,
+        temperature: float,
+        top_p: float,
+        seed: int | None,
     ) -> AsyncGenerator[Piece, None]:
         """Several responses to one chat, as they grow.
+
+        Args:
+            prompt: the chat, rendered.
+            request_id: of its own.
+            num_generations: responses.
+            max_new_tokens: longest response; the model's length alone limits it where None.
+            temperature: 0 is greedy.
+            top_p: share of probability that is sampled from.
+            seed: of the responses; they differ from call to call where None.
 
         Raises:
             RefusedError: vLLM refuses the request.
         """
         params = SamplingParams(
-            n=options.num_generations,
-            max_tokens=options.max_new_tokens,
-            temperature=options.temperature,
-            top_p=options.top_p,
-            seed=options.seed,
+            n=num_generations,
+            max_tokens=max_new_tokens,
+            temperature=temperature,
+            top_p=top_p,
+            seed=seed,
             output_kind=RequestOutputKind.DELTA,
         )
         try:
@@ -188,9 +218,9 @@ class _LiteralPrompts:
     async def render_completion(
         self, request: CompletionRequest, *, skip_mm_cache: bool = False
     ) -> list[Any]:
-        given = request.prompt
-        many = given if isinstance(given, list) and _is_many(given) else [given]
-        prompts = [self._completion_ids(prompt) for prompt in many]
+        prompt = request.prompt
+        many = prompt if isinstance(prompt, list) and _is_many(prompt) else [prompt]
+        prompts = [self._completion_ids(one) for one in many]
         rendered: list[Any] = await self._llm.renderer.render_cmpl_async(
             [{"prompt_token_ids": ids} for ids in prompts],
             request.build_tok_params(self._llm.model_config),
@@ -211,11 +241,11 @@ class _LiteralPrompts:
                 f"{self._renderer.vocab_size}",
                 param="prompt",
             )
-        found = self._forbidden.intersection(ids)
-        if found:
+        placeholders = self._forbidden.intersection(ids)
+        if placeholders:
             raise RefusedError(
-                f"prompt holds token {min(found)}, a placeholder of pictures; pictures go into "
-                "/v1/chat/completions",
+                f"prompt holds token {min(placeholders)}, a placeholder of pictures; pictures go "
+                "into /v1/chat/completions",
                 param="prompt",
             )
         return ids
@@ -259,11 +289,8 @@ async def _chain(first: str, rest: Any) -> AsyncGenerator[str, None]:
 def _refusal(err: Exception) -> Exception:
     if isinstance(err, RefusedError):
         return err
-    if hasattr(err, "errors") and callable(err.errors):  # pydantic's ValidationError
-        fault = err.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in fault["loc"])[:80]
-        message = f"{where}: {fault['msg']}" if where else fault["msg"]
-        return RefusedError(message, param=where or None)
+    if isinstance(err, ValidationError):
+        return refusal_of(err)
     return _from_vllm(create_error_response(err), err)
 
 

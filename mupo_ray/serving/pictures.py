@@ -22,7 +22,7 @@ from yarl import URL
 
 from mupo_ray.data.images import check_aspect_ratio, decode_image
 from mupo_ray.data.table import RowError
-from mupo_ray.serving.faults import RefusedError
+from mupo_ray.serving.requests import RefusedError
 
 if TYPE_CHECKING:
     from mupo_ray.serving.arguments import ImageUrls, Limits
@@ -209,5 +209,5 @@ class _CheckedResolver(AbstractResolver):
 
 async def _resolve(host: str, port: int) -> list[str]:
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+    entries = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in entries))

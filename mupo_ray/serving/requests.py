@@ -1,4 +1,4 @@
-"""Bodies of requests: read within a limit, parsed once, and held against what is supported.
+"""Requests: bodies read within a limit, parsed once, held against what is supported; refusals.
 
 vLLM's own request models check types and ranges afterwards. What is here comes before: fields that
 this server does not serve (vLLM ignores or obeys many that OpenAI does not know), and the limits.
@@ -6,14 +6,15 @@ this server does not serve (vLLM ignores or obeys many that OpenAI does not know
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import pydantic_core
 
-from mupo_ray.serving.faults import RefusedError
-
 if TYPE_CHECKING:
+    from pydantic import ValidationError
+
     from mupo_ray.serving.arguments import Limits
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -45,11 +46,62 @@ _NOTHING_ASKED: Mapping[str, tuple[Any, ...]] = {
     "suffix": (None, ""),
 }
 
+# The names that OpenAI's client turns into its own exceptions go by the status alone.
+_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    408: "timeout_error",
+    413: "invalid_request_error",
+    415: "invalid_request_error",
+    429: "rate_limit_error",
+}
+
 _MAX_TEMPERATURE = 2.0
 _MAX_PENALTY = 10.0
 _MAX_STOPS = 16
 _MAX_BIASES = 300
 _MAX_DIGITS = 18
+
+
+class RefusedError(Exception):
+    """A request that is not served, and why."""
+
+    def __init__(self, message: str, *, status: int = 400, param: str | None = None) -> None:
+        """Say what is wrong, the value got and what would be right.
+
+        Args:
+            message: one sentence.
+            status: of HTTP.
+            param: field of the request that is at fault.
+        """
+        super().__init__(message)
+        self.status = status
+        self.param = param
+
+    def body(self) -> bytes:
+        """The answer's JSON."""
+        return error_body(str(self), status=self.status, param=self.param)
+
+
+def error_body(message: str, *, status: int, param: str | None = None) -> bytes:
+    """OpenAI's error object as JSON."""
+    error = {
+        "message": message,
+        "type": _TYPES.get(status, "server_error"),
+        "param": param,
+        "code": status,
+    }
+    return json.dumps({"error": error}).encode()
+
+
+def refusal_of(err: ValidationError) -> RefusedError:
+    """The first fault that pydantic found in a request."""
+    fault = err.errors(include_url=False, include_context=False, include_input=False)[0]
+    where = ".".join(str(part) for part in fault["loc"])[:80]
+    message = f"{where}: {fault['msg']}" if where else fault["msg"]
+    return RefusedError(message, param=where or None)
 
 
 async def read_json(headers: Mapping[str, str], receive: Receive, max_bytes: int) -> Fields:

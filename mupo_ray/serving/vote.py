@@ -101,8 +101,8 @@ class Votes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StrategiesResult:
-    """The responses to one question, grouped."""
+class VoteOutcome:
+    """The responses to one question, grouped, and what they vote for."""
 
     groups: tuple[ReasoningGroup, ...]
     responses: tuple[GroupedResponse, ...]
@@ -112,8 +112,8 @@ class StrategiesResult:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values for JSON, with the keys that `/v1/strategies` returns."""
-        found = asdict(self)
-        return {**found, "groups": list(found["groups"]), "responses": list(found["responses"])}
+        fields = asdict(self)
+        return {**fields, "groups": list(fields["groups"]), "responses": list(fields["responses"])}
 
 
 def group_and_vote(
@@ -126,7 +126,7 @@ def group_and_vote(
     seed: int,
     scores: Sequence[float] | None = None,
     options: Mapping[str, str] | None = None,
-) -> StrategiesResult:
+) -> VoteOutcome:
     """Partition responses by their reasoning, and vote.
 
     With fewer than K * min_group_size responses there are as many groups as their number allows,
@@ -149,13 +149,13 @@ def group_and_vote(
     size = len(texts)
     rows = np.asarray(embeddings, np.float64)
     _check(size, rows, answers, num_groups, min_group_size, scores)
-    num_found = min(num_groups, max(1, size // min_group_size)) if size else 0
+    num_formed = min(num_groups, max(1, size // min_group_size)) if size else 0
     group_ids, distances = np.zeros(size, np.int64), np.zeros(size)
     if size:
-        group_ids = partition(rows, num_found, min(min_group_size, size), seed)
+        group_ids = partition(rows, num_formed, min(min_group_size, size), seed)
         distances = distance_to_other_groups(rows, group_ids)
     keys = _keys(answers, normalise_options(options))
-    members = [np.flatnonzero(group_ids == k) for k in range(num_found)]
+    members = [np.flatnonzero(group_ids == k) for k in range(num_formed)]
     groups, winners = [], []
     for k, places in enumerate(members):
         winner, count = _most_frequent([keys[i] for i in places])
@@ -170,7 +170,7 @@ def group_and_vote(
                 votes=count,
             )
         )
-    return StrategiesResult(
+    return VoteOutcome(
         groups=tuple(groups),
         responses=tuple(
             GroupedResponse(
@@ -185,8 +185,8 @@ def group_and_vote(
         ),
         votes=_votes(keys, answers, winners, [len(places) for places in members], scores),
         note=None
-        if num_found == num_groups
-        else f"{size} responses make {num_found} of {num_groups} groups: a group has at least "
+        if num_formed == num_groups
+        else f"{size} responses make {num_formed} of {num_groups} groups: a group has at least "
         f"{min_group_size}",
     )
 
@@ -223,15 +223,15 @@ def _nearest_to_mean(rows: NDArray[np.float64]) -> int:
 def _keys(answers: Sequence[str | None], options: Options) -> list[str | None]:
     """[N] the same text for answers that are one; None where there is no vote."""
     letters = {letter: _picks(letter, options) for letter, _ in options}
-    found: list[str | None] = []
+    keys: list[str | None] = []
     for answer in answers:
         if answer is None or len(answer) > MAX_CHARS:
-            found.append(None)
+            keys.append(None)
             continue
         picked = next((letter for letter, picks in letters.items() if picks(answer)), None)
         # No text becomes empty but by saying nothing: dollars, braces, spacing commands.
-        found.append(picked or answer_key(answer) or None)
-    return found
+        keys.append(picked or answer_key(answer) or None)
+    return keys
 
 
 def _picks(letter: str, options: Options) -> Callable[[str], bool]:
@@ -246,8 +246,8 @@ def _picks(letter: str, options: Options) -> Callable[[str], bool]:
 
 def _most_frequent(keys: Sequence[str | None]) -> tuple[str | None, int]:
     """The answer that most give, the earlier of those that tie, and how many give it."""
-    given = Counter(key for key in keys if key is not None)
-    return given.most_common(1)[0] if given else (None, 0)
+    counts = Counter(key for key in keys if key is not None)
+    return counts.most_common(1)[0] if counts else (None, 0)
 
 
 def _spelling(
@@ -268,14 +268,14 @@ def _votes(
     first, count = _most_frequent(keys)
     of_groups = Counter(winner for winner in winners if winner is not None)
     of_responses = Counter(key for key in keys if key is not None)
-    held = {
+    sizes_behind = {
         winner: sum(size for size, other in zip(sizes, winners, strict=True) if other == winner)
         for winner in of_groups
     }
     # The dictionary of responses is in the order in which answers were first given.
     ranked = sorted(
         (key for key in of_responses if key in of_groups),
-        key=lambda key: (-of_groups[key], -held[key], -of_responses[key]),
+        key=lambda key: (-of_groups[key], -sizes_behind[key], -of_responses[key]),
     )
     chosen = ranked[0] if ranked else None
     best = None

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import ray
 
 from mupo_ray.errors import CheckpointError, WeightSyncError
-from mupo_ray.sync.broadcast import WeightPublisher
-from mupo_ray.sync.bucket import Digest, Manifest, bucketize
+from mupo_ray.sync.broadcast import WeightPublisher, publish
 
 if TYPE_CHECKING:
     import torch
@@ -61,9 +60,9 @@ def find_policy(model: str, storage_path: str, version: int | None) -> PolicySou
     # Not above: it brings torch and DeepSpeed, seconds to import.
     from mupo_ray.runs.export import find_model
 
-    named = Path(storage_path).expanduser() / model
-    if not Path(model).expanduser().is_dir() and named.is_dir():
-        model = str(named)
+    by_name = Path(storage_path).expanduser() / model
+    if not Path(model).expanduser().is_dir() and by_name.is_dir():
+        model = str(by_name)
     folder, run = find_model(model)
     if version is None:
         step = Path(folder).absolute().parent.name.removeprefix("step_")
@@ -94,7 +93,15 @@ async def swap(engine: OpenAiEngine, gate: VersionGate, source: PolicySource) ->
     name = f"mupo-serving-{uuid.uuid4().hex[:12]}"
     publisher = ray.remote(WeightPublisher).options(name=name, num_cpus=0).remote()
     try:
-        manifest = await asyncio.to_thread(_publish, publisher, name, source)
+        manifest, _ = await asyncio.to_thread(
+            publish,
+            publisher,
+            name,
+            source.version,
+            _saved_weights(Path(source.folder)),
+            bucket_bytes=_BUCKET_BYTES,
+            timeout_s=_TIMEOUT_S,
+        )
         digest = await engine.stage(manifest.to_dict())
         if digest != manifest.digest:
             raise WeightSyncError(f"checksum {digest} was staged, {manifest.digest} was read")
@@ -138,39 +145,18 @@ def _shapes(folder: Path) -> dict[str, list[int]]:
 
     shapes: dict[str, list[int]] = {}
     for file in _weight_files(folder):
-        with safe_open(file, framework="pt") as held:
-            shapes |= {name: held.get_slice(name).get_shape() for name in held.keys()}  # noqa: SIM118 - not a mapping
+        with safe_open(file, framework="pt") as saved:
+            shapes |= {name: saved.get_slice(name).get_shape() for name in saved.keys()}  # noqa: SIM118 - not a mapping
     return shapes
-
-
-def _publish(publisher: object, name: str, source: PolicySource) -> Manifest:
-    refs, layouts, digest = [], [], Digest()
-    for layout, arrays in bucketize(_saved_weights(Path(source.folder)), _BUCKET_BYTES):
-        digest.add(layout, arrays)
-        refs.append(ray.put(arrays))
-        layouts.append(layout)
-    context = ray.get_runtime_context()
-    manifest = Manifest(
-        publisher=name,
-        ray_address=context.gcs_address,
-        ray_namespace=context.namespace,
-        version=source.version,
-        buckets=tuple(layouts),
-        digest=digest.hex(),
-        timeout_s=_TIMEOUT_S,
-    )
-    # The references travel inside a list, so that Ray does not resolve them on the way.
-    ray.get(publisher.publish.remote(manifest, refs), timeout=_TIMEOUT_S)  # type: ignore[attr-defined]
-    return manifest
 
 
 def _saved_weights(folder: Path) -> Iterator[tuple[str, torch.Tensor]]:
     from safetensors import safe_open
 
     for file in _weight_files(folder):
-        with safe_open(file, framework="pt") as held:
-            for name in held.keys():  # noqa: SIM118 - not a mapping
-                yield name, held.get_tensor(name)
+        with safe_open(file, framework="pt") as saved:
+            for name in saved.keys():  # noqa: SIM118 - not a mapping
+                yield name, saved.get_tensor(name)
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -92,6 +92,56 @@ class WeightPublisher:
         return self._manifest
 
 
+def publish(
+    publisher: Any,
+    name: str,
+    version: int,
+    weights: Iterable[tuple[str, torch.Tensor]],
+    *,
+    bucket_bytes: int,
+    timeout_s: float,
+) -> tuple[Manifest, int]:
+    """Put weights into the object store and have a publisher offer them.
+
+    Args:
+        publisher: handle of the `WeightPublisher` actor.
+        name: its name, by which vLLM's workers find it.
+        version: policy version of the weights.
+        weights: (name, whole tensor) pairs under the names of the saved checkpoint.
+        bucket_bytes: size at which a bucket closes.
+        timeout_s: limit for the publisher to take them, and for engines to fetch them.
+
+    Returns:
+        What engines are told, and the bytes of the weights.
+
+    Raises:
+        WeightSyncError: the publisher is late or failed.
+    """
+    refs, layouts, digest, num_bytes = [], [], Digest(), 0
+    for layout, arrays in bucketize(weights, bucket_bytes):
+        digest.add(layout, arrays)
+        refs.append(ray.put(arrays))
+        layouts.append(layout)
+        num_bytes += sum(a.nbytes for a in arrays)
+    context = ray.get_runtime_context()
+    manifest = Manifest(
+        publisher=name,
+        ray_address=context.gcs_address,
+        ray_namespace=context.namespace,
+        version=version,
+        buckets=tuple(layouts),
+        digest=digest.hex(),
+        timeout_s=timeout_s,
+    )
+    # The references travel inside a list, so that Ray does not resolve them on the way.
+    wait_all(
+        {-1: publisher.publish.remote(manifest, refs)},
+        timeout_s,
+        f"the publisher to take version {version}",
+    )
+    return manifest, num_bytes
+
+
 class ObjectStoreChannel:
     """Buckets through Ray's object store: one copy a node, however many engines it hosts."""
 
@@ -135,7 +185,14 @@ class ObjectStoreChannel:
                 pass
             return None
         began = time.monotonic()
-        manifest, num_bytes = self._publish(version, weights)
+        manifest, num_bytes = publish(
+            self._publisher,
+            self._publisher_name,
+            version,
+            weights,
+            bucket_bytes=self._bucket_bytes,
+            timeout_s=self._timeout_s,
+        )
         published = time.monotonic()
         staged, failed = self._stage(manifest, range(len(self._engines)))
         staged_at = time.monotonic()
@@ -157,33 +214,6 @@ class ObjectStoreChannel:
             stage_s=staged_at - published,
             commit_s=time.monotonic() - staged_at,
         )
-
-    def _publish(
-        self, version: int, weights: Iterable[tuple[str, torch.Tensor]]
-    ) -> tuple[Manifest, int]:
-        refs, layouts, digest, num_bytes = [], [], Digest(), 0
-        for layout, arrays in bucketize(weights, self._bucket_bytes):
-            digest.add(layout, arrays)
-            refs.append(ray.put(arrays))
-            layouts.append(layout)
-            num_bytes += sum(a.nbytes for a in arrays)
-        context = ray.get_runtime_context()
-        manifest = Manifest(
-            publisher=self._publisher_name,
-            ray_address=context.gcs_address,
-            ray_namespace=context.namespace,
-            version=version,
-            buckets=tuple(layouts),
-            digest=digest.hex(),
-            timeout_s=self._timeout_s,
-        )
-        # The references travel inside a list, so that Ray does not resolve them on the way.
-        wait_all(
-            {-1: self._publisher.publish.remote(manifest, refs)},
-            self._timeout_s,
-            f"the publisher to take version {version}",
-        )
-        return manifest, num_bytes
 
     def _stage(
         self, manifest: Manifest, engines: Iterable[int]

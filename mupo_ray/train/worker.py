@@ -15,8 +15,9 @@ from mupo_ray.data.render import PromptRenderer
 from mupo_ray.data.stream import PromptStream, load_prompts
 from mupo_ray.data.table import open_table
 from mupo_ray.evaluation.collapse import CollapseWatch
+from mupo_ray.files import read_jsonl
 from mupo_ray.methods import Method, make_method
-from mupo_ray.observability.tracker import Tracker, open_trackers, read_jsonl
+from mupo_ray.observability.tracker import Tracker, open_trackers
 from mupo_ray.placement.plan import Card
 from mupo_ray.rewards.verdicts import Verifier
 from mupo_ray.rollout.embedder import EmbedderPool

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from answers_server import Script, answers_server
 from page_checks import CONTRAST, DESKTOP, PHONE, REFUSED
 from PIL import Image
-from strategy_server import Script, strategy_server
 
 # Groups of 3, 2 and 1 by their first word: 5 is said by most, 7 by two groups of three.
 TEXTS = [
@@ -43,7 +43,7 @@ def script() -> Script:
 @pytest.fixture
 def open_page(browser, script: Script) -> Iterator:
     """Opens the page; afterwards none may have complained or asked another host."""
-    with strategy_server(script) as address:
+    with answers_server(script) as address:
         contexts, complaints = [], []
 
         def go(size: tuple[int, int] = DESKTOP, **settings):
@@ -373,7 +373,7 @@ def test_text_of_the_model_is_never_markup(open_page, script) -> None:
 
 
 def test_policy_stops_what_text_would_load(open_page, browser, script) -> None:
-    with strategy_server(script) as address:
+    with answers_server(script) as address:
         context = browser.new_context()
         page = context.new_page()
         page.goto(address)

@@ -25,7 +25,7 @@ from transformers import AutoModelForImageTextToText
 from mupo_ray.config import Config
 from mupo_ray.demo.puzzle_files import write_puzzles
 from mupo_ray.demo.tiny_model import build_tiny_model
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 from mupo_ray.rollout.services import Services
 from mupo_ray.train.launch import run_training
 from mupo_ray.train.session import Session, open_session

@@ -26,7 +26,7 @@ from mupo_ray.config import Config
 from mupo_ray.data.render import PromptRenderer
 from mupo_ray.data.stream import PromptOrder, load_prompts
 from mupo_ray.errors import CheckpointError, ConfigError, EmbeddingError, TrainingError
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 from mupo_ray.rollout.embedder import TextEmbedder
 from mupo_ray.rollout.services import Services
 from mupo_ray.runs.folder import early_stop

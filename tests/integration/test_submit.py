@@ -18,7 +18,7 @@ import yaml
 from ray_head import RAY, ray_head
 
 from mupo_ray.config import Config
-from mupo_ray.observability.tracker import read_jsonl
+from mupo_ray.files import read_jsonl
 
 MakeConfig = Callable[..., Config]
 

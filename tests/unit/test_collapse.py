@@ -11,8 +11,9 @@ import pytest
 
 from mupo_ray.config import Config
 from mupo_ray.evaluation.collapse import CollapseWatch, Sighting
+from mupo_ray.files import read_jsonl
 from mupo_ray.methods import make_method
-from mupo_ray.observability.tracker import JsonlTracker, read_jsonl
+from mupo_ray.observability.tracker import JsonlTracker
 from mupo_ray.runs.folder import STOP_FILE, early_stop, hash_of
 from mupo_ray.settings.sections import CollapseConfig
 

@@ -12,11 +12,11 @@ import pytest
 
 from mupo_ray.data.render import PromptRenderer
 from mupo_ray.errors import CheckpointError, WeightSyncError
-from mupo_ray.serving.answers import StrategiesRequest, StrategiesService, load_scorer
+from mupo_ray.serving.answers import AnswersRequest, AnswersService, load_scorer
 from mupo_ray.serving.arguments import Limits
 from mupo_ray.serving.chat import Turn, parse_messages, render
-from mupo_ray.serving.faults import RefusedError
 from mupo_ray.serving.pictures import PictureLoader
+from mupo_ray.serving.requests import RefusedError
 from mupo_ray.serving.weights import check_alike, find_policy
 
 PIXEL = (
@@ -111,7 +111,7 @@ def test_megabytes_are_refused_before_they_are_tokenised(renderer: PromptRendere
 
 
 def test_a_question_is_framed_as_in_training() -> None:
-    service = StrategiesService(
+    service = AnswersService(
         engine=None,  # type: ignore[arg-type]
         embed=None,
         template="Look. {problem} Think.",
@@ -140,7 +140,7 @@ def test_a_question_is_framed_as_in_training() -> None:
     ],
 )
 def test_groups_are_as_large_as_n_allows(fields: dict[str, int], size: int) -> None:
-    assert StrategiesRequest.model_validate(fields).group_size == size
+    assert AnswersRequest.model_validate(fields).group_size == size
 
 
 def test_a_scorer_is_a_function_of_a_module() -> None:

@@ -89,8 +89,9 @@ def test_pages_are_the_files_of_their_folder_alone(renderer: PromptRenderer) -> 
         for path in ("/page/../api.py", "/page/%2e%2e/api.py", "/page/..%2fapi.py", "/page//etc",
                      "/page/.", "/page/%00", "/page/%2fetc%2fpasswd"):  # fmt: skip
             assert client.get(path).status_code == 404, path
-        for file in sorted(PAGE_FOLDER.iterdir()):
-            answer = client.get("/" if file.name == "index.html" else f"/page/{file.name}")
+        for file in sorted(path for path in PAGE_FOLDER.rglob("*") if path.is_file()):
+            name = file.relative_to(PAGE_FOLDER).as_posix()
+            answer = client.get("/" if name == "index.html" else f"/page/{name}")
             assert answer.content == file.read_bytes()
             assert "default-src 'none'" in answer.headers["content-security-policy"]
             assert answer.headers["x-content-type-options"] == "nosniff"

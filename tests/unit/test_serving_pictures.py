@@ -18,8 +18,8 @@ import pytest
 from PIL import Image
 
 from mupo_ray.serving.arguments import ImageUrls, Limits
-from mupo_ray.serving.faults import RefusedError
 from mupo_ray.serving.pictures import PictureLoader, is_public_address
+from mupo_ray.serving.requests import RefusedError
 
 PUBLIC = "127.0.0.2"
 

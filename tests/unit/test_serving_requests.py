@@ -11,10 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from mupo_ray.serving.arguments import Limits, ServingArgs
-from mupo_ray.serving.faults import RefusedError
 from mupo_ray.serving.requests import (
     CHAT_FIELDS,
     COMPLETION_FIELDS,
+    RefusedError,
     check_fields,
     check_limits,
     read_json,

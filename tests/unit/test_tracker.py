@@ -10,12 +10,8 @@ from pathlib import Path
 import pytest
 
 from mupo_ray.errors import CheckpointError
-from mupo_ray.observability.tracker import (
-    CompositeTracker,
-    JsonlTracker,
-    open_trackers,
-    read_jsonl,
-)
+from mupo_ray.files import read_jsonl
+from mupo_ray.observability.tracker import CompositeTracker, JsonlTracker, open_trackers
 
 _KEY = "loss/total"
 

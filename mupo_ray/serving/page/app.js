@@ -14,17 +14,17 @@ let picture = null;
 let running = null;
 
 function settings() {
-  const given = name => byId(name).value.trim();
-  const content = [{ type: 'text', text: given('question') }];
+  const field = name => byId(name).value.trim();
+  const content = [{ type: 'text', text: field('question') }];
   if (picture) content.unshift({ type: 'image_url', image_url: { url: picture.url } });
   const question = {
     messages: [{ role: 'user', content }],
-    n: Number(given('n')),
-    k: Number(given('k')),
-    temperature: Number(given('temperature')),
+    n: Number(field('n')),
+    k: Number(field('k')),
+    temperature: Number(field('temperature')),
   };
   for (const name of ['max_tokens', 'seed', 'min_group_size']) {
-    if (given(name)) question[name] = Number(given(name));
+    if (field(name)) question[name] = Number(field(name));
   }
   return question;
 }

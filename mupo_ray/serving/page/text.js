@@ -21,23 +21,24 @@ export function parts(text) {
 
 export function firstLine(text) {
   const { reasoning, rest } = parts(text);
-  const line = (reasoning || rest).split('\n').find(given => given.trim()) ?? '';
+  const line = (reasoning || rest).split('\n').find(words => words.trim()) ?? '';
   return line.trim().slice(0, 300);
 }
 
 const DELIMITERS = { $$: '$$', $: '$', '\\(': '\\)', '\\[': '\\]' };
-const STARTS = /\$\$?|\\[([]|\d+(?:\.\d+)? ?\^ ?(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\[A-Za-z]+/g;
+const STARTS = /\$\$?|\\[([]|\d+(?:\.\d+)? ?\^ ?(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\[A-Za-z]{2,}/g;
 
 /* The text with its formulas set; what cannot be set stays as it is written. */
 export function rendered(text) {
-  const found = document.createDocumentFragment();
+  const content = document.createDocumentFragment();
   let done = 0;
   let numFailures = 0;
   const put = (from, node, end) => {
     const before = text.slice(done, from);
+    // A displayed formula has a line of its own; the text's breaks beside it would be more.
     const isDisplay = node.getAttribute('display') === 'block';
-    found.append(isDisplay ? before.replace(/\n[ \t]*$/, '') : before, node);
-    done = STARTS.lastIndex = end;
+    content.append(isDisplay ? before.replace(/\n[ \t]*$/, '') : before, node);
+    done = STARTS.lastIndex = isDisplay && text[end] === '\n' ? end + 1 : end;
   };
   STARTS.lastIndex = 0;
   for (let match = STARTS.exec(text); match; match = STARTS.exec(text)) {
@@ -54,8 +55,6 @@ export function rendered(text) {
       const isDisplay = mark === '$$' || mark === '\\[';
       const stop = end + DELIMITERS[mark].length;
       put(from, renderMath(source, isDisplay) ?? asWritten(text.slice(from, stop)), stop);
-      // A displayed formula has a line of its own; the text's breaks beside it would be more.
-      if (isDisplay && text[stop] === '\n') done = STARTS.lastIndex = stop + 1;
     } else if (mark.startsWith('\\')) {
       const command = renderCommand(text, from);
       if (command) put(from, command.element, command.end);
@@ -64,8 +63,8 @@ export function rendered(text) {
       put(from, renderMath(mark), from + mark.length);
     }
   }
-  found.append(text.slice(done));
-  return found;
+  content.append(text.slice(done));
+  return content;
 }
 
 /* Null where none begins here. A lone dollar is money: `$5 and $7` holds no formula. */

@@ -84,7 +84,7 @@ class Handler(BaseHTTPRequestHandler):
                     "data": [{"id": "puzzles", "limits": self.script.limits}],
                 }
                 self.reply(200, models, {"X-Policy-Version": "60"})
-        elif "/" not in name and (PAGE / name).is_file():
+        elif (PAGE / name).is_file() and (PAGE / name).resolve().is_relative_to(PAGE):
             self.send_response(200)
             self.send_header("Content-Type", f"{TYPES[Path(name).suffix]}; charset=utf-8")
             self.send_header("Content-Security-Policy", POLICY)
@@ -154,7 +154,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def strategy_server(script: Script) -> Iterator[str]:
+def answers_server(script: Script) -> Iterator[str]:
     """Address of a server that does what the script says."""
     handler = type("ScriptedHandler", (Handler,), {"script": script})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)

@@ -7,9 +7,10 @@ import json
 import numpy as np
 import pytest
 
+from mupo_ray.config import Config
 from mupo_ray.methods.mupo import Mupo, MupoConfig
-from mupo_ray.serving.vote import StrategiesResult, group_and_vote
-from mupo_ray.settings.sections import RewardConfig
+from mupo_ray.serving.vote import VoteOutcome, group_and_vote
+from mupo_ray.settings.sections import RunConfig
 from mupo_ray.types import Cohort, FinishReason, Prompt, Reason, Response, Verdict
 
 # Unit rows; the cosine of two is the product of their coordinates.
@@ -17,7 +18,7 @@ EAST, NORTH, WEST = [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]
 SLANT = [0.6, 0.8]
 
 
-def vote(answers: list[str | None], embeddings: list[list[float]], **options) -> StrategiesResult:
+def vote(answers: list[str | None], embeddings: list[list[float]], **options) -> VoteOutcome:
     settings = {"num_groups": 2, "min_group_size": 1, "seed": 0, **options}
     return group_and_vote(
         texts=[f"text {i}" for i in range(len(answers))],
@@ -151,8 +152,8 @@ def test_groups_are_those_of_training(size: int) -> None:
     rng = np.random.default_rng(size)
     rows = rng.normal(size=(size, 8)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    config = MupoConfig(num_groups=3, min_group_size=2)
-    method = Mupo(config, RewardConfig(), 64, num_steps=10, seed=7)
+    settings = MupoConfig(num_groups=3, min_group_size=2)
+    method = Mupo(settings, Config(run=RunConfig(seed=7)))
     trained = method.score([cohort(size)], [rows], 0)[0]
     served = group_and_vote(
         texts=["text"] * size,
