@@ -63,8 +63,8 @@ def score_interval(
         raise ValueError("parts must not be empty: a mean of no problems does not exist")
     means, variances, sizes = np.empty((3, len(parts)))
     for i, part in enumerate(parts):
-        given = np.ones(len(np.asarray(part))) if weights is None else weights[i]
-        means[i], variances[i] = _moments(part, given, bounds)
+        of_problem = np.ones(len(np.asarray(part))) if weights is None else weights[i]
+        means[i], variances[i] = _moments(part, of_problem, bounds)
         sizes[i] = len(np.asarray(part))
     value = float(means.mean())
     is_single = sizes < 2
@@ -190,20 +190,20 @@ def _moments(
     values: ArrayLike, weights: ArrayLike, bounds: tuple[float, float]
 ) -> tuple[float, float]:
     """Weighted mean, and the variance of what a problem contributes to it."""
-    numbers, given = np.asarray(values, np.float64), np.asarray(weights, np.float64)
-    if numbers.ndim != 1 or numbers.size == 0 or numbers.shape != given.shape:
+    numbers, shares = np.asarray(values, np.float64), np.asarray(weights, np.float64)
+    if numbers.ndim != 1 or numbers.size == 0 or numbers.shape != shares.shape:
         raise ValueError(
             f"a part must be a vector of at least one value with as many weights, got shapes "
-            f"{numbers.shape} and {given.shape}"
+            f"{numbers.shape} and {shares.shape}"
         )
     slack = 1e-9 * (bounds[1] - bounds[0])
     is_inside = (numbers >= bounds[0] - slack) & (numbers <= bounds[1] + slack)
     if not is_inside.all():
         raise ValueError(f"values must be in {bounds}, got {numbers[~is_inside][0]}")
-    if not given.sum() > 0.0:
+    if not shares.sum() > 0.0:
         raise ValueError("weights must not all be 0 in a part")
-    mean = float(numbers.mean() if np.ptp(given) == 0.0 else given @ numbers / given.sum())
-    parts = given * (numbers - mean) / given.mean()
+    mean = float(numbers.mean() if np.ptp(shares) == 0.0 else shares @ numbers / shares.sum())
+    parts = shares * (numbers - mean) / shares.mean()
     return mean, float((parts**2).mean())
 
 

@@ -244,9 +244,9 @@ def kl_estimate(
         return -diff
     if kind is KlEstimator.K2:
         return 0.5 * diff.square()
-    held = diff.clamp(max=_MAX_LOG_RATIO)
+    capped = diff.clamp(max=_MAX_LOG_RATIO)
     # expm1 keeps small values from cancelling to rounding noise, which could be negative.
-    return (torch.expm1(held) - held).clamp(min=0.0)
+    return (torch.expm1(capped) - capped).clamp(min=0.0)
 
 
 def truncated_importance_weights(

@@ -103,7 +103,7 @@ def exact_partition(
     if not is_complete:
         wide = searched_partition(gram, num_groups, min_group_size, seed=0)
         candidates.append(_resplit(cost, _masks(wide, num_groups), tolerance))
-    return _labels(min(candidates, key=lambda found: float(cost[found].sum())), num_rows)
+    return _labels(min(candidates, key=lambda masks: float(cost[masks].sum())), num_rows)
 
 
 @lru_cache(maxsize=16)
@@ -255,12 +255,12 @@ def _promising_subsets(
         if gap < best_gap:
             best_prices, best_gap = prices, gap
 
-        found = _completed(cost, left, above, num_groups, gram.shape[0])
+        cover = _completed(cost, left, above, num_groups, gram.shape[0])
         if round_ == _ROUNDS_BEFORE_SEARCH and left.size > few:
             wide = searched_partition(gram, num_groups, tables.min_group_size, seed=0, num_starts=8)
-            found = min(found, _masks(wide, num_groups), key=lambda m: float(cost[m].sum()))
-        if cost[found].sum() < upper - tolerance:
-            masks = _resplit(cost, found, tolerance)
+            cover = min(cover, _masks(wide, num_groups), key=lambda m: float(cost[m].sum()))
+        if cost[cover].sum() < upper - tolerance:
+            masks = _resplit(cost, cover, tolerance)
             saved = upper - float(cost[masks].sum())
             upper, best_gap = upper - saved, best_gap - saved
         if best_gap <= tolerance:

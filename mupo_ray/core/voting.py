@@ -66,15 +66,15 @@ def best_of_k(is_correct: ArrayLike, scores: ArrayLike, ks: Sequence[int]) -> Fl
     Raises:
         ValueError: shapes differ, a score is not finite, or a k is out of range.
     """
-    flags, given = np.asarray(is_correct, np.float64), np.asarray(scores, np.float64)
-    if flags.ndim != 1 or flags.shape != given.shape:
-        raise ValueError(f"is_correct and scores must be [n], got {flags.shape}, {given.shape}")
-    if not np.isfinite(given).all():
-        raise ValueError(f"scores must be finite, got {given[~np.isfinite(given)][0]}")
+    flags, ranking = np.asarray(is_correct, np.float64), np.asarray(scores, np.float64)
+    if flags.ndim != 1 or flags.shape != ranking.shape:
+        raise ValueError(f"is_correct and scores must be [n], got {flags.shape}, {ranking.shape}")
+    if not np.isfinite(ranking).all():
+        raise ValueError(f"scores must be finite, got {ranking[~np.isfinite(ranking)][0]}")
     size = flags.size
     if any(not 1 <= k <= size for k in ks):
         raise ValueError(f"k must be in 1..{size} (the samples there are), got {list(ks)}")
-    _, place, counts = np.unique(given, return_inverse=True, return_counts=True)
+    _, place, counts = np.unique(ranking, return_inverse=True, return_counts=True)
     accuracy = np.bincount(place, weights=flags) / counts
     ends = np.cumsum(counts)
     within = _within_lowest(size)[np.asarray(ks, np.int64)]

@@ -94,30 +94,30 @@ class CollapseWatch:
         """
         if not rows:
             return ()
-        said = self._refer_to(rows[0] if rows[0]["step"] == 0 else {})
+        lines = self._refer_to(rows[0] if rows[0]["step"] == 0 else {})
         for row in rows:
             for m in self._measures:
                 if (ratio := _finite(row.get(m.ratio_key))) is not None:
                     self._ratios[m.key] = ratio
             self.weight_factor = _finite(row.get(_FACTOR)) or self.weight_factor
-        return said
+        return lines
 
-    def observe(self, step: int, found: Mapping[str, float]) -> Sighting:
+    def observe(self, step: int, measured: Mapping[str, float]) -> Sighting:
         """Take note of an evaluation.
 
         Args:
             step: finished steps.
-            found: its metrics; one whose embedding failed has neither measure.
+            measured: its metrics; one whose embedding failed has neither measure.
         """
         if step == 0:
-            return Sighting(metrics={}, warnings=self._refer_to(found))
+            return Sighting(metrics={}, warnings=self._refer_to(measured))
         before = self._below()
-        ratios = self._ratios_of(found)
+        ratios = self._ratios_of(measured)
         if not ratios:
             return Sighting(metrics={})
         self._ratios |= ratios
         below = self._below()
-        said = [
+        lines = [
             f"collapse alarm at step {step}: {m.title} at {self._ratios[m.key]:.2f} of step 0's, "
             f"below {m.share:g}"
             for m in below
@@ -126,9 +126,9 @@ class CollapseWatch:
         metrics = {m.ratio_key: ratios[m.key] for m in self._measures if m.key in ratios}
         metrics[_ALARM] = float(bool(below))
         if self._config.action == "raise_diversity_weight":
-            said += self._raise_weight(step) if below else []
+            lines += self._raise_weight(step) if below else []
             metrics[_FACTOR] = self.weight_factor
-        return Sighting(metrics=metrics, warnings=tuple(said))
+        return Sighting(metrics=metrics, warnings=tuple(lines))
 
     @property
     def stop_reason(self) -> str | None:
@@ -141,10 +141,10 @@ class CollapseWatch:
         )
         return f"collapse alarm: {left}; to go on, give it again with collapse.action=none"
 
-    def _refer_to(self, found: Mapping[str, Any]) -> tuple[str, ...]:
+    def _refer_to(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         """Keep step 0's values; what has nothing to lose is not watched."""
         for m in self._measures:
-            value = _finite(found.get(f"eval/{self._set_name}/{m.key}"))
+            value = _finite(values.get(f"eval/{self._set_name}/{m.key}"))
             if value is not None and value > m.floor:
                 self._spread[m.key] = value - m.floor
         if self._spread:
@@ -154,10 +154,10 @@ class CollapseWatch:
             "with",
         )
 
-    def _ratios_of(self, found: Mapping[str, float]) -> dict[str, float]:
+    def _ratios_of(self, values: Mapping[str, float]) -> dict[str, float]:
         ratios = {}
         for m in self._measures:
-            value = _finite(found.get(f"eval/{self._set_name}/{m.key}"))
+            value = _finite(values.get(f"eval/{self._set_name}/{m.key}"))
             if value is not None and m.key in self._spread:
                 ratios[m.key] = max(0.0, value - m.floor) / self._spread[m.key]
         return ratios

@@ -73,8 +73,8 @@ def describe_cluster(spec: str) -> ClusterView:
     Raises:
         ConfigError: it reads otherwise, or a count is 0.
     """
-    found = _GPU_SPEC.fullmatch(spec) or _CPU_SPEC.fullmatch(spec)
-    parts = found.groupdict() if found else {}
+    match = _GPU_SPEC.fullmatch(spec) or _CPU_SPEC.fullmatch(spec)
+    parts = match.groupdict() if match else {}
     if not parts or any(value and set(value) == {"0"} for value in parts.values()):
         raise ConfigError(
             f"cluster {spec!r}: should read like 1x8xH100-80G, 1x8xH100-80G/96cpu-1024G or "

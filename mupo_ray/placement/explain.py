@@ -37,10 +37,10 @@ def explain(config: Config, cluster: ClusterView) -> str:
     parts = ["# Configuration", to_yaml(config), "# Plan"]
     placement = config.placement.model_copy(update={"check_memory": False})
     try:
-        found = plan(config.model_copy(update={"placement": placement}), cluster)
+        placed = plan(config.model_copy(update={"placement": placement}), cluster)
     except PlacementError as err:
         return "\n".join([*parts, str(err)])
-    return "\n".join([*parts, render(found, cluster), "", *_memory(config, found, cluster)])
+    return "\n".join([*parts, render(placed, cluster), "", *_memory(config, placed, cluster)])
 
 
 def _memory(config: Config, placement: PlacementPlan, cluster: ClusterView) -> list[str]:

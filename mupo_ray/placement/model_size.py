@@ -136,8 +136,8 @@ def _cached(repo: str) -> Path | None:
         return None
     from huggingface_hub import try_to_load_from_cache
 
-    found = try_to_load_from_cache(repo, "config.json")
-    return Path(found) if isinstance(found, str) else None
+    cached = try_to_load_from_cache(repo, "config.json")
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def _head_size(text: Mapping[str, Any]) -> int:

@@ -93,15 +93,15 @@ def plan(
         nodes: Sequence[int] = range(len(free))
         if bundle.cards_of:
             owners = [placed.get(f"{Role.TRAINER} {rank}") for rank in bundle.cards_of]
-            found = {owner.node for owner in owners if owner is not None and owner.node is not None}
+            owned = {owner.node for owner in owners if owner is not None and owner.node is not None}
             if any(owner is None for owner in owners):
                 continue  # its trainer's lack is named already
-            if len(found) > 1:
+            if len(owned) > 1:
                 ranks = ", ".join(map(str, bundle.cards_of))
                 lack = f"required the GPUs of trainers {ranks} on one node, available on several"
                 lacks.setdefault(lack, []).append(bundle.name)
                 continue
-            nodes = [node for node in found if node is not None]
+            nodes = [node for node in owned if node is not None]
         at = next((i for i in nodes if not _lacking(bundle, free[i], config)), None)
         if at is None:
             lack = _nearest(bundle, [free[i] for i in nodes], config)
@@ -109,13 +109,13 @@ def plan(
             continue
         placed[bundle.name] = replace(bundle, node=at, node_id=free[at].node_id)
         free[at] = _take(free[at], bundle)
-    shown = [f"{ranges(names)}: {lack}" for lack, names in lacks.items()]
+    reasons = [f"{ranges(names)}: {lack}" for lack, names in lacks.items()]
     if not lacks and config.placement.check_memory:
-        shown = [v for v in card_verdicts(tuple(placed.values()), cluster) if "exceeds" in v]
-    if shown:
+        reasons = [v for v in card_verdicts(tuple(placed.values()), cluster) if "exceeds" in v]
+    if reasons:
         raise PlacementError(
             f"the cluster cannot host the plan; it has {cluster}\n"
-            + "\n".join(f"  {lack}" for lack in shown)
+            + "\n".join(f"  {lack}" for lack in reasons)
             + f"\n{_advice(config)}"
         )
     return PlacementPlan(
@@ -188,14 +188,14 @@ def wait_for_plan(
     while True:
         try:
             cluster = live_cluster()
-            found = plan(config, cluster, roles)
+            placed = plan(config, cluster, roles)
             for verdict in (
-                *card_verdicts(found.bundles, cluster),
-                *host_verdicts(found.bundles, cluster),
+                *card_verdicts(placed.bundles, cluster),
+                *host_verdicts(placed.bundles, cluster),
             ):
                 if "exceeds" in verdict:
                     logger.warning("estimated memory of %s", verdict)
-            return found
+            return placed
         except PlacementError as err:
             waited = time.monotonic() - start
             if waited >= limit:

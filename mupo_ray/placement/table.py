@@ -112,8 +112,8 @@ def ranges(names: Sequence[str]) -> str:
                 runs[-1].append(i)
             else:
                 runs.append([i])
-        shown = ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in runs)
-        texts.append(f"{role} {shown}")
+        spans = ",".join(f"{r[0]}-{r[-1]}" if len(r) > 1 else f"{r[0]}" for r in runs)
+        texts.append(f"{role} {spans}")
     return ", ".join(texts)
 
 

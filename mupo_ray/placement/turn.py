@@ -60,7 +60,7 @@ class Turnstile:
         now = self._now()
         if driver in self._queue:
             self._queue[driver] = (name, now)
-        gone = [d for d, (_, said) in self._queue.items() if now - said > self._expire_s]
+        gone = [d for d, (_, spoke) in self._queue.items() if now - spoke > self._expire_s]
         for other in gone:
             del self._queue[other]
         self._queue.setdefault(driver, (name, now))

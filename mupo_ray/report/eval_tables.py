@@ -184,8 +184,8 @@ def _plots(set_name: str, columns: Columns, first: int) -> list[Plot]:
     for kind, lines in series.items():
         if not lines:
             continue
-        said = "; ".join(f"{names[line.series - first]}: {_in_words(line)}" for line in lines)
-        alt = f"{kind} against k on {set_name}. {said}"
+        sentences = "; ".join(f"{names[line.series - first]}: {_in_words(line)}" for line in lines)
+        alt = f"{kind} against k on {set_name}. {sentences}"
         svg = sample_curves(lines, limits=limits, alt=alt, y_label="share of questions")
         meaning = _MEANINGS[kind]
         caption = f"{meaning[0].upper()}{meaning[1:]}, with its interval. Across: k, doubling."
@@ -214,7 +214,7 @@ def _in_words(line: Line) -> str:
 
 def _span(set_name: str, columns: Columns, first: int) -> list[Plot]:
     """Diversity beside what it is for: how far right answers rise from one sample to all."""
-    lines, said = [], []
+    lines, sentences = [], []
     for i, (name, estimates) in enumerate(columns.items(), first):
         if estimates is None or "diversity" not in estimates.measures:
             continue
@@ -225,10 +225,10 @@ def _span(set_name: str, columns: Columns, first: int) -> list[Plot]:
         ends = [estimates.pass_at_k[1].value, estimates.pass_at_k[most].value]
         low, high = (at.value if end is None else end for end in (at.low, at.high))
         lines.append(Line(series=i, x=[at.value] * 2, y=ends, band=([low], [high])))
-        said.append(f"{name}: diversity {at.value:.3f}, {ends[0]:.3f} to {ends[1]:.3f}")
+        sentences.append(f"{name}: diversity {at.value:.3f}, {ends[0]:.3f} to {ends[1]:.3f}")
     if not lines:
         return []
-    alt = f"pass@1 and pass@n against diversity on {set_name}. {'; '.join(said)}"
+    alt = f"pass@1 and pass@n against diversity on {set_name}. {'; '.join(sentences)}"
     labels = {"x_label": "diversity, cosine distance", "y_label": "share of questions"}
     caption = (
         "Each line rises from pass@1 (tick) to pass@k of all samples (dot) and stands at the "

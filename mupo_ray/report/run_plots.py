@@ -179,15 +179,15 @@ def _collapse_plots(files: Mapping[str, RunFiles]) -> list[Plot]:
             for name, run in files.items()
             if series[name] and (limit := getattr(_collapse_config(run), setting, 0.0)) > 0
         }
-        said = _limits_in_words(limits)
+        sentences = _limits_in_words(limits)
         svg = curves(
             _lines_of(series),
-            alt=f"{heading} of step 0's against finished steps. {_ends_of(series)}. {said}",
+            alt=f"{heading} of step 0's against finished steps. {_ends_of(series)}. {sentences}",
             x_label="finished steps",
             y_label="share of step 0's",
             limits=sorted(set(limits.values())),
         )
-        caption = f"{_sentence(_METRIC_TEXT[key])} {said} Up: share; across: finished steps."
+        caption = f"{_sentence(_METRIC_TEXT[key])} {sentences} Up: share; across: finished steps."
         plots.append(Plot(heading, svg, caption))
     return plots
 
@@ -202,20 +202,20 @@ def _limits_in_words(limits: Mapping[str, float]) -> str:
 
 
 def _alarm_words(run: RunFiles) -> list[str]:
-    """What the alarm said of a run, by a watch that sees the run's evaluations again."""
+    """What the alarm sentences of a run, by a watch that sees the run's evaluations again."""
     settings = _collapse_config(run)
     if settings is None or run.eval_set is None or run.last_step == 0:
         return []
     watch = CollapseWatch(settings, run.eval_set)
-    said = [*watch.restore(run.rows[:1])]
+    sentences = [*watch.restore(run.rows[:1])]
     for row in run.rows[1:]:
-        said += watch.observe(int(row["step"]), row).warnings
+        sentences += watch.observe(int(row["step"]), row).warnings
     stopped = early_stop(run.folder)
     if stopped is not None:
-        said.append(stopped)
-    if not said and run.series("collapse/alarm")[0]:
-        said.append("no alarm; both shares stayed above their limits")
-    return said
+        sentences.append(stopped)
+    if not sentences and run.series("collapse/alarm")[0]:
+        sentences.append("no alarm; both shares stayed above their limits")
+    return sentences
 
 
 def _collapse_config(run: RunFiles) -> CollapseConfig | None:

@@ -91,11 +91,11 @@ def wait_for_services(switchboard: Any, timeout_s: float) -> Services:
     """
     deadline = time.monotonic() + timeout_s
     while True:
-        found = ray.get(switchboard.services.remote(), timeout=timeout_s)
-        if isinstance(found, str):
-            raise RolloutError(f"the engines did not start: {found}")
-        if found is not None:
-            return found  # type: ignore[no-any-return]
+        answer = ray.get(switchboard.services.remote(), timeout=timeout_s)
+        if isinstance(answer, str):
+            raise RolloutError(f"the engines did not start: {answer}")
+        if answer is not None:
+            return answer  # type: ignore[no-any-return]
         if time.monotonic() > deadline:
             raise RolloutError(
                 f"the engines were not up within rollout.start_timeout_s = {timeout_s:g} s"

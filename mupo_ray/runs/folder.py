@@ -147,13 +147,13 @@ def latest_complete(run_dir: Path) -> Path | None:
 
     A newer one that is not whole is passed over with a warning that names what it lacks.
     """
-    found = []
+    whole = []
     for state_file in run_dir.glob(f"*/{STATE_FILE}"):
         try:
-            found.append((verify(state_file.parent).step, state_file.parent))
+            whole.append((verify(state_file.parent).step, state_file.parent))
         except CheckpointError as err:
             logger.warning("passed over: %s", err)
-    return max(found)[1] if found else None
+    return max(whole)[1] if whole else None
 
 
 def keep_latest(run_dir: Path, keep: int) -> None:
@@ -163,8 +163,8 @@ def keep_latest(run_dir: Path, keep: int) -> None:
         run_dir: of the run; all ranks have written.
         keep: how many stay.
     """
-    found = sorted(path.parent for path in run_dir.glob(f"step_*/{STATE_FILE}"))
-    for folder in found[:-keep]:
+    folders = sorted(path.parent for path in run_dir.glob(f"step_*/{STATE_FILE}"))
+    for folder in folders[:-keep]:
         # Without its state it is no checkpoint, should removing be cut short.
         (folder / STATE_FILE).unlink()
         shutil.rmtree(folder)

@@ -133,8 +133,8 @@ def leaves(tree: Any, path: str = "") -> dict[str, Any]:
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """The first differing values by dotted path, then and now; empty where there are none."""
     changed = [k for k in {**before, **now} if before.get(k) != now.get(k)]
-    shown = [f"{k}: {before.get(k)!r} then, {now.get(k)!r} now" for k in changed[:4]]
-    return ", ".join(shown) + (", ..." if len(changed) > len(shown) else "")
+    told = [f"{k}: {before.get(k)!r} then, {now.get(k)!r} now" for k in changed[:4]]
+    return ", ".join(told) + (", ..." if len(changed) > len(told) else "")
 
 
 def read_yaml(path: Path) -> tuple[Tree, Sources]:

@@ -50,8 +50,8 @@ def _section(
         else:
             lines.append(f"{pad}{key}: {_scalar(value)}")
         if explained:
-            shown = child if isinstance(value, dict) else None
-            lines += _others(key, field, shown, tag, depth)
+            current = child if isinstance(value, dict) else None
+            lines += _others(key, field, current, tag, depth)
     return lines
 
 
@@ -65,13 +65,13 @@ def _explanation(field: FieldInfo) -> str:
 
 
 def _others(
-    key: str, field: FieldInfo, shown: type[BaseModel] | None, tag: str | None, depth: int
+    key: str, field: FieldInfo, current: type[BaseModel] | None, tag: str | None, depth: int
 ) -> list[str]:
     """The variants of a section that are not the default, commented out."""
     lines = []
     pad = "  " * depth
     for section in section_types(field.annotation):
-        if section is shown:
+        if section is current:
             continue
         values = json.loads(section().model_dump_json())
         title = (

@@ -82,9 +82,9 @@ class WeightPublisher:
 
     def buckets(self, version: int) -> list[Any]:
         """References to the buckets of a version."""
-        held = None if self._manifest is None else self._manifest.version
-        if version != held:
-            raise WeightSyncError(f"version {version} is not published, version {held} is")
+        current = None if self._manifest is None else self._manifest.version
+        if version != current:
+            raise WeightSyncError(f"version {version} is not published, version {current} is")
         return self._refs
 
     def manifest(self) -> Manifest | None:
@@ -238,10 +238,10 @@ class ObjectStoreChannel:
             self._timeout_s,
         )
         for i, report in reports.items():
-            said = (report.policy_version, report.digest, report.num_tensors)
+            answer = (report.policy_version, report.digest, report.num_tensors)
             meant = (manifest.version, manifest.digest, manifest.num_tensors)
-            if said != meant:
-                failed[i] = f"(version, checksum, tensors) is {said}, {meant} was sent"
+            if answer != meant:
+                failed[i] = f"(version, checksum, tensors) is {answer}, {meant} was sent"
         return [i for i in reports if i not in failed], failed
 
     def resync(self, engine: int) -> None:

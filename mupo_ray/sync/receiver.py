@@ -79,9 +79,9 @@ class ObjectStoreTransferEngine(WeightTransferEngine[ObjectStoreInitInfo, Object
     def receive_weights(self, update_info: ObjectStoreUpdateInfo) -> None:
         """Feed the staged buckets to the model's own loader."""
         if self.staged is None or self.staged[:2] != (update_info.version, update_info.digest):
-            held = None if self.staged is None else self.staged[0]
+            version = None if self.staged is None else self.staged[0]
             raise WeightSyncError(
-                f"version {update_info.version} was to be loaded but version {held} is staged"
+                f"version {update_info.version} was to be loaded but version {version} is staged"
             )
         _, _, manifest, buckets = self.staged
         self.model.load_weights(self._staged_tensors(manifest, buckets))
