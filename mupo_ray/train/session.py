@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import ray
 import ray.train
+from ray.exceptions import RayActorError
 from ray.train.torch import TorchConfig, TorchTrainer
 
 from mupo_ray import errors
@@ -34,6 +35,7 @@ from mupo_ray.rollout.services import (
     wait_for_cards,
     wait_for_services,
 )
+from mupo_ray.text import first_line
 from mupo_ray.train.board import RunTask, SessionBoard
 
 if TYPE_CHECKING:
@@ -59,6 +61,7 @@ class Session:
         self._config = config
         self._board = board
         self._failure: MupoError | None = None
+        self._has_been_staffed = False
         self._stop_reason: str | None = None
         # Ray Train keeps its own notes there; runs have folders of their own.
         self._folder = config.run_dir.parent / f".session-{uuid.uuid4().hex[:8]}"
@@ -108,19 +111,22 @@ class Session:
         Raises:
             MupoError: the run failed, or the session's workers are gone.
         """
-        index = ray.get(self._board.post.remote(task), timeout=_ANSWER_S)
+        began = time.monotonic()
         try:
+            index = ray.get(self._board.post.remote(task), timeout=_ANSWER_S)
             while True:
                 outcome = ray.get(self._board.outcome.remote(index), timeout=_ANSWER_S)
                 if outcome is None:
                     return
                 if outcome is not False:
                     raise getattr(errors, outcome["type"], TrainingError)(outcome["message"])
-                self._raise_unless_alive()
+                self._is_staffed(began)
                 if self._stop_reason is not None:
                     answer = self._board.ask_to_stop.remote(index, self._stop_reason)
                     ray.get(answer, timeout=_ANSWER_S)
                 time.sleep(_POLL_S)
+        except RayActorError as err:
+            raise TrainingError(f"the session's board is gone: {first_line(err)}") from None
         finally:
             self._stop_reason = None
 
@@ -142,8 +148,8 @@ class Session:
         Raises:
             MupoError: they did not come up.
         """
-        while not ray.get(self._board.is_staffed.remote(), timeout=_ANSWER_S):
-            self._raise_unless_alive()
+        began = time.monotonic()
+        while not self._is_staffed(began):
             time.sleep(_POLL_S)
         _ = self.services
 
@@ -160,9 +166,24 @@ class Session:
             logger.warning("train workers did not end within %g s", _STOP_S)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _raise_unless_alive(self) -> None:
+    def abandon(self) -> None:
+        """Leave the workers to end with the board, without waiting for them."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _is_staffed(self, began: float) -> bool:
+        """Whether workers are at their post; they have the engines' time to get there."""
         if not self.is_alive:
             raise self._failure or TrainingError("the session's train workers have ended")
+        if self._has_been_staffed or ray.get(self._board.is_staffed.remote(), timeout=_ANSWER_S):
+            self._has_been_staffed = True
+            return True
+        limit = self._config.rollout.start_timeout_s
+        if time.monotonic() - began > limit:
+            raise TrainingError(
+                f"{self._config.train.num_workers} train workers did not start within "
+                f"rollout.start_timeout_s = {limit:g} s; Ray Train's log says what they wait for"
+            )
+        return False
 
     def _fit(self) -> None:
         trainer = _make_trainer(self._config, self._board, name=self._folder.name)
@@ -194,6 +215,7 @@ def open_session(config: Config, services: Services | None = None) -> Iterator[S
                 yield session
             except (KeyboardInterrupt, SystemExit):
                 # Who ends the driver does not wait for the run; its workers go with the board.
+                session.abandon()
                 raise
             except BaseException:
                 session.close()

@@ -32,6 +32,7 @@ from mupo_ray.rollout.services import Services
 from mupo_ray.runs.folder import early_stop
 from mupo_ray.runs.ledger import LedgerEntry, read_ledger
 from mupo_ray.settings.sections import EmbedderConfig
+from mupo_ray.train.board import RunTask, SessionBoard
 from mupo_ray.train.launch import run_training
 from mupo_ray.train.session import Session, open_session
 
@@ -390,6 +391,29 @@ def test_a_run_that_does_not_fit_the_session_is_refused(
         run_training(make_config("wide", "train.num_workers=2"), session=session)
     with pytest.raises(ConfigError, match="open a session of its own"):
         run_training(make_config("other", "rollout.max_num_seqs=8"), session=session)
+
+
+class NobodyComes(Session):
+    """A session whose train workers wait for resources for ever."""
+
+    def _fit(self) -> None:
+        time.sleep(60)
+
+
+def test_workers_that_do_not_come_are_waited_for_so_long(
+    ray_local: None, make_config: MakeConfig
+) -> None:
+    config = make_config("nobody", "rollout.start_timeout_s=1")
+    board = ray.remote(SessionBoard).options(num_cpus=0).remote()
+    idle = NobodyComes(config, board, None)
+    message = r"1 train workers did not start within rollout\.start_timeout_s = 1 s"
+    with pytest.raises(TrainingError, match=message):
+        idle.train(RunTask(config=config, config_hash=""))
+    with pytest.raises(TrainingError, match=message):
+        idle.wait_until_up()
+    ray.kill(board)
+    with pytest.raises(TrainingError, match="the session's board is gone"):
+        idle.train(RunTask(config=config, config_hash=""))
 
 
 def test_a_reward_of_ones_own_counts(session: Session, make_config: MakeConfig) -> None:
