@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
+from mupo_ray.methods.base import accuracy_of
 from mupo_ray.methods.extension import Extension, ExtensionConfig
 from mupo_ray.settings.sections import NonNegativeFloat, Sections
-from mupo_ray.types import Metric, Tokens
+from mupo_ray.types import Cohort, Metric, Tokens
 
 
 class DoubtConfig(ExtensionConfig):
@@ -50,6 +51,24 @@ class Doubt(Extension[DoubtConfig]):
 
     def metrics(self, step: int) -> dict[str, float]:
         return {**super().metrics(step), "method/doubt_steps": float(self.steps)}
+
+
+class BonusConfig(ExtensionConfig):
+    """A reward for right answers, over any base that takes parts."""
+
+    bonus: NonNegativeFloat = 0.1
+    """Of a right answer."""
+
+
+class Bonus(Extension[BonusConfig]):
+    """Adds a part to its base's reward."""
+
+    Config = BonusConfig
+    title = "Bonus"
+    declares = (Metric("reward/bonus/mean", "1", "weighted bonus"),)
+
+    def further_parts(self, cohort: Cohort, step: int) -> dict[str, np.ndarray]:
+        return {"bonus": self.settings.bonus * accuracy_of(cohort)}
 
 
 class NoMethod:

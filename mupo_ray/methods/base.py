@@ -46,8 +46,12 @@ class Method(Generic[Settings]):
     declares: ClassVar[tuple[Metric, ...]] = ()
     """Metrics of the method's own: a part of the reward as `reward/<part>/mean`, a term of the loss
     as `loss/<term>`, what `metrics` returns as `method/<name>`."""
+    takes_parts: bool = True
+    """Whether further parts may be added to its reward."""
     needs_embeddings: bool = False
     """Whether `score` wants the embeddings of the reasoning. Equal on all ranks."""
+    extended_by: Method[Any] | None = None
+    """The method that extends this one, which then may add parts to its reward."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -91,11 +95,19 @@ class Method(Generic[Settings]):
         return {
             "accuracy": reward.accuracy_weight * accuracy_of(cohort),
             "format": reward.format_weight * format_of(cohort),
-            **self.common_parts(cohort),
+            **self.common_parts(cohort, step),
         }
 
-    def common_parts(self, cohort: Cohort) -> dict[str, np.ndarray]:
-        """Parts that the run adds: its own rewards and DAPO's length penalty, where on."""
+    def further_parts(self, cohort: Cohort, step: int) -> dict[str, np.ndarray]:
+        """Name -> [N] weighted part that this method adds to the reward, declared in `declares`."""
+        return {}
+
+    def common_parts(self, cohort: Cohort, step: int) -> dict[str, np.ndarray]:
+        """What is added to any method's reward.
+
+        The run's own rewards and DAPO's length penalty, where on; `further_parts` of this method
+        and of those that extend it.
+        """
         reward = self.config.reward
         parts = {
             extra.name: extra.weight * np.array([v.extra[extra.name] for v in cohort.verdicts])
@@ -108,6 +120,10 @@ class Method(Generic[Settings]):
                 buffer_tokens=reward.overlong.buffer_tokens,
                 factor=reward.overlong.penalty,
             )
+        method: Method[Any] | None = self
+        while method is not None:
+            parts |= method.further_parts(cohort, step)
+            method = method.extended_by
         return parts
 
     def advantages(self, rewards: np.ndarray) -> Advantages:
@@ -141,7 +157,7 @@ class Method(Generic[Settings]):
         """Take up what `state` gave when the checkpoint was written."""
 
     def metrics(self, step: int) -> dict[str, float]:
-        """What the method has set for this step, by declared key."""
+        """What the method has set for this step, by declared key; asked before `observe`."""
         return {}
 
     def _scored(self, cohort: Cohort, step: int) -> ScoredCohort:

@@ -192,7 +192,7 @@ class Mupo(Method[MupoConfig]):
         self, cohort: Cohort, embeddings: np.ndarray | None, groups: np.ndarray, step: int
     ) -> ScoredCohort:
         parts = self._grouped_parts(cohort, embeddings, groups, self.diversity_weight(step))
-        parts |= self.common_parts(cohort)
+        parts |= self.common_parts(cohort, step)
         rewards = sum(parts.values(), np.zeros(len(cohort.responses)))
         result = advantage.mupo(
             rewards,

@@ -47,6 +47,7 @@ class PassK(Method[PassKConfig]):
 
     Config = PassKConfig
     title = "pass@k training, advantages of k-subsets in closed form"
+    takes_parts = False
 
     def reward_parts(self, cohort: Cohort, step: int) -> dict[str, np.ndarray]:
         """Accuracy, without a weight."""

@@ -85,11 +85,20 @@ def _origin(
     return (
         f"A vision-language model trained by reinforcement learning with mupo_ray.\n\n"
         f"- Base model: `{base}`\n"
-        f"- Method: {title_of(str(method))}\n"
+        f"- Method: {_method_line(config)}\n"
         f"- Steps: {state.step} of {config['train']['num_steps']}, each "
         f"{data['prompts_per_step']} prompts with {rollout['num_generations']} responses, "
         f"{num_responses} responses at most in all\n"
         f"- Training data: `{data['train']}`"
+    )
+
+
+def _method_line(config: Mapping[str, Any]) -> str:
+    """The method's title, and those of the methods that it extends."""
+    section = config["method"]
+    title = title_of(str(section["name"]))
+    return (
+        f"{title}; over {_method_line({'method': section['base']})}" if "base" in section else title
     )
 
 

@@ -6,6 +6,7 @@ A variant is told by its `name`. A field may also be open to variants from outsi
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import json
 import types
@@ -84,10 +85,15 @@ def load_class(name: str, base: type[Any]) -> type[Any]:
     loaded = getattr(module, class_name, None)
     if not isinstance(loaded, type) or not issubclass(loaded, base):
         got = "no such name" if loaded is None else f"{loaded!r}"
-        raise ConfigError(
-            f"module {module_name} has {got} for {class_name}; should be a subclass of "
-            f"{base.__module__}.{base.__name__}"
+        classes = {k: v for k, v in vars(module).items() if isinstance(v, type)}
+        fitting = [name for name, kind in classes.items() if issubclass(kind, base)]
+        near = difflib.get_close_matches(class_name, fitting, n=1)
+        right = (
+            f"did you mean {module_name}:{near[0]}?"
+            if near
+            else (f"should be a subclass of {base.__module__}.{base.__name__}")
         )
+        raise ConfigError(f"module {module_name} has {got} for {class_name}; {right}")
     return loaded
 
 

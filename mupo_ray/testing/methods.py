@@ -10,7 +10,8 @@ import torch
 
 from mupo_ray.config import Config
 from mupo_ray.methods import make_method
-from mupo_ray.observability.metrics import check
+from mupo_ray.observability.metrics import check as check_key
+from mupo_ray.settings.load import check
 from mupo_ray.settings.sections import COMMON_PARTS
 from mupo_ray.types import (
     Cohort,
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
 
     from mupo_ray.methods import Method
 
-NUM_RESPONSES = 8
+# Enough for three groups of three.
+NUM_RESPONSES = 12
 WIDTH = 5
 # What a step and an evaluation after it may tell a method.
 STATS = {
@@ -41,7 +43,10 @@ STATS = {
 
 
 def check_method(name: str, *, sections: dict[str, Any] | None = None, **fields: Any) -> None:
-    """Hold a method against the laws that the loop relies on.
+    """Hold a method against the laws that the loop relies on; returns once all hold.
+
+    Order of responses, cohorts of none and of one response, equal rewards, cohorts shared out over
+    two ranks, memory through a checkpoint's file, names of parts, terms and metrics.
 
     Args:
         name: as `method.name`, `module:Class` for one of your own.
@@ -50,21 +55,20 @@ def check_method(name: str, *, sections: dict[str, Any] | None = None, **fields:
 
     Raises:
         AssertionError: a law is broken; says which.
-        ValidationError: there is no such method, or a field does not fit.
+        ConfigError: there is no such method, or a field does not fit.
     """
-    config = Config.model_validate(
-        {
-            "rollout": {"num_generations": NUM_RESPONSES, "max_new_tokens": 16},
-            **(sections or {}),
-            "method": {"name": name, **fields},
-        }
-    )
+    rollout = {"num_generations": NUM_RESPONSES, "max_new_tokens": 16}
+    other = dict(sections or {})
+    rollout |= other.pop("rollout", {})
+    tree = {"rollout": rollout, **other, "method": {"name": name, **fields}}
+    config = check(Config, tree, {})
+    count = config.rollout.num_generations
     cohorts = [
-        random_cohort(0, NUM_RESPONSES),
-        random_cohort(1, NUM_RESPONSES, right=0),
-        random_cohort(2, NUM_RESPONSES, right=NUM_RESPONSES),
+        random_cohort(0, count),
+        random_cohort(1, count, right=0),
+        random_cohort(2, count, right=count),
         random_cohort(3, 1),
-        random_cohort(4, NUM_RESPONSES, longest=1),
+        random_cohort(4, count, longest=1),
     ]
     embeddings = [random_embeddings(i, len(c.responses)) for i, c in enumerate(cohorts)]
     for vectors in (embeddings, None):
@@ -198,12 +202,19 @@ def _names_are_declared(
     config: Config, cohorts: Sequence[Cohort], embeddings: Sequence[np.ndarray]
 ) -> None:
     method: Method[Any] = make_method(config)
-    for key in method.metrics(0):
-        check(key, method.metrics_declared)
-    parts = {*COMMON_PARTS, *own_parts(method.metrics_declared)}
+    keys = {metric.key for metric in method.metrics_declared}
+    assert len(keys) == len(method.metrics_declared), "a metric is declared twice"
+    metrics = method.metrics(0)
+    for key in metrics:
+        check_key(key, method.metrics_declared)
+    silent = {key for key in keys if key.startswith("method/")} - set(metrics)
+    assert not silent, f"metrics {sorted(silent)} are declared and not returned"
+    own = set(own_parts(method.metrics_declared))
     for s in method.score(cohorts, embeddings, 0):
-        extra = set(s.reward_parts) - parts
+        extra = set(s.reward_parts) - own - set(COMMON_PARTS)
         assert not extra, f"reward parts {sorted(extra)} are not declared as reward/<part>/mean"
+        lost = own - set(s.reward_parts)
+        assert not lost, f"reward parts {sorted(lost)} are declared and not part of the reward"
 
 
 def _terms_fit(config: Config) -> None:

@@ -40,6 +40,13 @@ def test_it_keeps_the_laws(brevity: str) -> None:
     check_method(brevity, weight=0.3, calm=0.01)
 
 
+def test_the_pages_extension_keeps_the_laws(own_folder: Path) -> None:
+    (code,) = (b for b in re.findall(r"```python\n(.*?)```", DOC, re.DOTALL) if "(Extension[" in b)
+    (own_folder / "bonus.py").write_text(code)
+    for base in ({"name": "grpo"}, {"name": "mupo"}):
+        check_method("bonus:Bonus", bonus=0.2, base=base)
+
+
 def test_its_faults_are_said_as_the_page_has_them() -> None:
     (block,) = re.findall(r"<!-- says -->\n```\n(.*?)```", DOC, re.DOTALL)
     cases = re.findall(r"\$ python (\S+) (.*)\n(error: .*)\n", block)

@@ -11,7 +11,7 @@ import pytest
 
 from mupo_ray.config import Config, load_config
 from mupo_ray.errors import ConfigError
-from mupo_ray.methods import METHODS, Method, make_method
+from mupo_ray.methods import METHODS, Extension, Method, make_method
 from mupo_ray.runs.folder import load_resolved, save_resolved
 from mupo_ray.settings.sections import MethodConfig
 from mupo_ray.settings.text import to_yaml
@@ -21,9 +21,10 @@ from mupo_ray.types import Metric
 RAISING = {"collapse": {"action": "raise_diversity_weight"}}
 BASES = (
     {"name": "grpo"},
-    {"name": "mupo", "num_groups": 2, "min_group_size": 3},
+    {"name": "mupo", "num_groups": 3, "min_group_size": 3},
     {"name": "pass_k", "k": 3},
 )
+BONUS = {"name": "own_methods:Bonus", "base": BASES[1]}
 CASES: list[tuple[str, dict[str, Any]]] = [
     *((f"{method.Config().name}", {}) for method in METHODS),
     ("grpo", {"advantage": "dr_grpo"}),
@@ -32,6 +33,9 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("mupo", {"sections": RAISING}),
     *(("own_methods:Doubt", {"base": base}) for base in BASES),
     ("own_methods:Doubt", {"base": BASES[1], "sections": RAISING}),
+    ("own_methods:Bonus", {"base": BASES[0]}),
+    ("own_methods:Bonus", {"base": BASES[1]}),
+    ("own_methods:Doubt", {"base": BONUS}),
 ]
 
 
@@ -72,6 +76,14 @@ class SecretPart(Broken):
         return {**super().reward_parts(cohort, step), "secret": np.zeros(len(cohort.responses))}
 
 
+class ForgetsItsPart(Broken):
+    declares = (Metric("reward/part/mean", "1", "declared and not part of the reward"),)
+
+
+class ForgetsItsMetric(Broken):
+    declares = (Metric("method/metric", "1", "declared and not returned"),)
+
+
 class ForgetsItsTerm(Broken):
     declares = (Metric("loss/term", "1", "declared and not returned"),)
 
@@ -92,6 +104,8 @@ class ForgetsItsMemory(Broken):
         (FirstWins, "order of responses|equal rewards"),
         (OtherRanksCount, "two ranks differ"),
         (SecretPart, "'secret'.* are not declared"),
+        (ForgetsItsPart, "'part'.* are declared and not part of the reward"),
+        (ForgetsItsMetric, "'method/metric'.* are declared and not returned"),
         (ForgetsItsTerm, "loss_terms are not those declared"),
         (ForgetsItsMemory, "resumed method has other metrics"),
     ],
@@ -106,13 +120,13 @@ def test_a_broken_law_is_named(
 
 
 def test_one_group_is_grpo() -> None:
-    sections = {"rollout": {"num_generations": 8}}
+    sections = {"rollout": {"num_generations": 12}}
     grpo = make_method(Config.model_validate({**sections, "method": {"name": "grpo"}}))
     mupo = make_method(
         Config.model_validate({**sections, "method": {"name": "mupo", "num_groups": 1}})
     )
-    cohorts = [random_cohort(i, 8) for i in range(3)]
-    rows = [random_embeddings(i, 8) for i in range(3)]
+    cohorts = [random_cohort(i, 12) for i in range(3)]
+    rows = [random_embeddings(i, 12) for i in range(3)]
     for one, other in zip(mupo.score(cohorts, rows, 0), grpo.score(cohorts, None, 0), strict=True):
         assert one.advantages == pytest.approx(other.advantages)
         assert one.rewards == pytest.approx(other.rewards)
@@ -120,20 +134,40 @@ def test_one_group_is_grpo() -> None:
 
 def test_an_extension_leaves_to_its_base_what_it_does_not_change() -> None:
     base = {"name": "mupo", "num_groups": 2, "min_group_size": 3}
-    sections: dict[str, Any] = {"rollout": {"num_generations": 8}, **RAISING}
+    sections: dict[str, Any] = {"rollout": {"num_generations": 12}, **RAISING}
     plain = make_method(Config.model_validate({**sections, "method": base}))
     over = make_method(
         Config.model_validate({**sections, "method": {"name": "own_methods:Doubt", "base": base}})
     )
     assert over.needs_embeddings
     assert over.loss_names == ("doubt",)
-    cohorts, rows = [random_cohort(0, 8)], [random_embeddings(0, 8)]
+    cohorts, rows = [random_cohort(0, 12)], [random_embeddings(0, 12)]
     for method in (plain, over):
         method.observe({"collapse/weight_factor": 2.0}, 0)
     (one,), (other,) = plain.score(cohorts, rows, 1), over.score(cohorts, rows, 1)
     assert np.array_equal(one.advantages, other.advantages)
     assert over.metrics(1) == {**plain.metrics(1), "method/doubt_steps": 1.0}
     assert over.state().keys() == {"base/diversity_factor", "steps"}
+
+
+@pytest.mark.parametrize("base", BASES[:2], ids=["grpo", "mupo"])
+def test_an_extensions_part_is_one_of_its_bases_reward(base: dict[str, Any]) -> None:
+    sections: dict[str, Any] = {"rollout": {"num_generations": 12}}
+    plain = make_method(Config.model_validate({**sections, "method": base}))
+    chain = {"name": "own_methods:Doubt", "base": {"name": "own_methods:Bonus", "base": base}}
+    over = make_method(Config.model_validate({**sections, "method": chain}))
+    cohorts, rows = [random_cohort(0, 12)], [random_embeddings(0, 12)]
+    (before,), (after,) = plain.score(cohorts, rows, 0), over.score(cohorts, rows, 0)
+    right = np.array([v.accuracy for v in cohorts[0].verdicts])
+    assert after.reward_parts["bonus"] == pytest.approx(0.1 * right)
+    assert after.rewards == pytest.approx(before.rewards + 0.1 * right)
+    assert np.array_equal(after.group_ids, before.group_ids)
+
+
+@pytest.mark.parametrize("hook", ["reward_parts", "common_parts", "advantages"])
+def test_a_hook_that_an_extension_would_override_in_vain_is_refused(hook: str) -> None:
+    with pytest.raises(TypeError, match=f"Vain overrides {hook}, which only its base is asked for"):
+        type("Vain", (Extension,), {hook: lambda self: None})
 
 
 def test_a_method_of_ones_own_is_a_configuration_like_any_other(tmp_path: Path) -> None:
@@ -177,8 +211,17 @@ def test_a_method_of_ones_own_is_a_configuration_like_any_other(tmp_path: Path) 
         ),
         (
             ["method.name=own_methods:Doubt", "method.base.name=pass_k", "method.base.k=99"],
-            "method.k = 99 exceeds rollout.num_generations = 12",
+            "method.base.k = 99 exceeds rollout.num_generations = 12",
         ),
+        (
+            ["method={name: own_methods:Bonus, base: {name: pass_k}}"],
+            "adds bonus to the reward, and method.base.name = pass_k rewards accuracy alone",
+        ),
+        (
+            ["method={name: own_methods:Bonus, base: {name: own_methods:Bonus}}"],
+            "and its base own_methods:Bonus both declare reward/bonus/mean",
+        ),
+        (["method.name=own_methods:Bouns"], "for Bouns; did you mean own_methods:Bonus."),
         (
             ['reward.extra=[{name: diversity, path: "m:f"}]'],
             "reward.extra has 'diversity', which is a part of the reward of method.name = mupo",
