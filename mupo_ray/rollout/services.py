@@ -15,7 +15,7 @@ import threading
 import time
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ray
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from mupo_ray.config import Config
     from mupo_ray.placement.plan import Card, PlacementPlan
-    from mupo_ray.rollout.handles import EmbedderHandle, EngineHandle
+    from mupo_ray.rollout.handles import EmbedderHandle, EngineHandle, RemoteMethod
 
 logger = logging.getLogger(__name__)
 
@@ -83,7 +83,17 @@ class Switchboard:
         return self._services if self._failure is None else self._failure
 
 
-def wait_for_services(switchboard: Any, timeout_s: float) -> Services:
+class SwitchboardHandle(Protocol):
+    """An actor of `Switchboard`."""
+
+    report_card: RemoteMethod[[int, Card | None]]
+    cards: RemoteMethod[[]]
+    offer: RemoteMethod[[Services]]
+    fail: RemoteMethod[[str]]
+    services: RemoteMethod[[]]
+
+
+def wait_for_services(switchboard: SwitchboardHandle, timeout_s: float) -> Services:
     """Trainer side: wait until the driver has started everything.
 
     Raises:
@@ -103,7 +113,9 @@ def wait_for_services(switchboard: Any, timeout_s: float) -> Services:
         time.sleep(_POLL_S)
 
 
-def wait_for_cards(switchboard: Any, num_workers: int, timeout_s: float) -> list[Card]:
+def wait_for_cards(
+    switchboard: SwitchboardHandle, num_workers: int, timeout_s: float
+) -> list[Card]:
     """Driver side: the cards of all trainers, by rank.
 
     Raises:

@@ -6,12 +6,13 @@ A module of its own: the actor needs nothing of Ray Train.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
-from mupo_ray.rollout.services import Switchboard
+from mupo_ray.rollout.services import Switchboard, SwitchboardHandle
 
 if TYPE_CHECKING:
     from mupo_ray.config import Config
+    from mupo_ray.rollout.handles import RemoteMethod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,20 @@ class RunTask:
     config_hash: str
     stop_after_step: int | None = None
     """End early after this many finished steps, with a checkpoint."""
+
+
+class BoardHandle(SwitchboardHandle, Protocol):
+    """An actor of `SessionBoard`."""
+
+    post: RemoteMethod[[RunTask]]
+    close: RemoteMethod[[]]
+    take: RemoteMethod[[]]
+    is_staffed: RemoteMethod[[]]
+    ask_to_stop: RemoteMethod[[int, str]]
+    stop_reason: RemoteMethod[[]]
+    note: RemoteMethod[[dict[str, str]]]
+    finish: RemoteMethod[[]]
+    outcome: RemoteMethod[[int]]
 
 
 class SessionBoard(Switchboard):

@@ -35,7 +35,7 @@ from mupo_ray.train.worker import Worker
 from mupo_ray.types import own_parts
 
 if TYPE_CHECKING:
-    from mupo_ray.train.board import RunTask
+    from mupo_ray.train.board import BoardHandle, RunTask
     from mupo_ray.types import ScoredCohort
 
 logger = logging.getLogger(__name__)
@@ -45,7 +45,7 @@ _ANSWER_S = 60.0
 _FATAL = (DataError, TrainingError)
 
 
-def train_runs(board: Any) -> None:
+def train_runs(board: BoardHandle) -> None:
     """Train the runs of a session one after another; what Ray Train runs on every worker.
 
     Args:
@@ -72,7 +72,7 @@ def train_runs(board: Any) -> None:
             ray.get(board.finish.remote(), timeout=_ANSWER_S)
 
 
-def _run(task: RunTask, board: Any) -> None:
+def _run(task: RunTask, board: BoardHandle) -> None:
     """Train one run."""
     run_dir = task.config.run_dir
     if (run_dir / FAILURE_FILE).exists():
@@ -91,7 +91,7 @@ def _run(task: RunTask, board: Any) -> None:
             worker.close()
 
 
-def _take(board: Any) -> RunTask | str:
+def _take(board: BoardHandle) -> RunTask | str:
     try:
         taken: RunTask | str = ray.get(board.take.remote(), timeout=_ANSWER_S)
     except RayActorError:
@@ -100,7 +100,7 @@ def _take(board: Any) -> RunTask | str:
     return taken
 
 
-def _train(w: Worker, stop_after_step: int | None, board: Any) -> None:
+def _train(w: Worker, stop_after_step: int | None, board: BoardHandle) -> None:
     config = w.config
     if w.collapse.stop_reason is not None:
         _record_stop(w, w.start_step, w.collapse.stop_reason)
@@ -265,7 +265,7 @@ def _log(w: Worker, step: int, stats: dict[str, float]) -> None:
         w.tracker.log(step, stats)
 
 
-def _asked_to_stop(w: Worker, board: Any) -> str | None:
+def _asked_to_stop(w: Worker, board: BoardHandle) -> str | None:
     """Why the driver wants the run to end (C)."""
     reason: str | None = from_rank_zero(
         ray.get(board.stop_reason.remote(), timeout=_ANSWER_S) if w.rank == 0 else None

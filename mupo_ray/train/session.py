@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mupo_ray.config import Config
     from mupo_ray.placement.plan import PlacementPlan
     from mupo_ray.rollout.services import Services
+    from mupo_ray.train.board import BoardHandle
 
 logger = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ _STOP_S = 60.0
 class Session:
     """Train workers at their post; `open_session` makes one."""
 
-    def __init__(self, config: Config, board: Any, plan: PlacementPlan | None) -> None:
+    def __init__(self, config: Config, board: BoardHandle, plan: PlacementPlan | None) -> None:
         self.plan = plan
         """Where everything is; None where services of another were used."""
         self._config = config
@@ -207,7 +208,7 @@ def open_session(config: Config, services: Services | None = None) -> Iterator[S
     plan = wait_for_plan(config) if services is None else None
     if plan is not None:
         logger.info("placement\n%s", render(plan, live_cluster()))
-    board = ray.remote(SessionBoard).options(num_cpus=0).remote()
+    board: BoardHandle = ray.remote(SessionBoard).options(num_cpus=0).remote()
     try:
         with _serving(config, plan, services, board):
             session = Session(config, board, plan)
@@ -227,7 +228,7 @@ def open_session(config: Config, services: Services | None = None) -> Iterator[S
 
 @contextmanager
 def _serving(
-    config: Config, plan: PlacementPlan | None, services: Services | None, switchboard: Any
+    config: Config, plan: PlacementPlan | None, services: Services | None, switchboard: BoardHandle
 ) -> Iterator[None]:
     """Services behind the switchboard while the trainers run; started here where None."""
     if services is not None:
@@ -246,7 +247,7 @@ def _serving(
 class _Starter(threading.Thread):
     """Starts the services while Ray Train starts its workers; on shared GPUs after them."""
 
-    def __init__(self, config: Config, plan: PlacementPlan, switchboard: Any) -> None:
+    def __init__(self, config: Config, plan: PlacementPlan, switchboard: BoardHandle) -> None:
         super().__init__(name="service-starter", daemon=True)
         self._config = config
         self._plan = plan
@@ -286,7 +287,7 @@ def _work(inputs: dict[str, Any]) -> None:
     train_runs(inputs["board"])
 
 
-def _make_trainer(config: Config, board: Any, *, name: str) -> TorchTrainer:
+def _make_trainer(config: Config, board: BoardHandle, *, name: str) -> TorchTrainer:
     """Ray Train's trainer of the workers that a config describes.
 
     Args:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mupo_ray.config import Config
-    from mupo_ray.train.board import RunTask
+    from mupo_ray.train.board import BoardHandle, RunTask
     from mupo_ray.types import Prompt
 
 logger = logging.getLogger(__name__)
@@ -67,12 +67,13 @@ class Worker:
     verifier: Verifier
     encoder: EncodeAhead
     tracker: Tracker
-    ledger: Ledger
+    ledger: Ledger | None
+    """Rank 0's."""
     collapse: CollapseWatch
     start_step: int
 
     @classmethod
-    def start(cls, task: RunTask, board: Any) -> Worker:
+    def start(cls, task: RunTask, board: BoardHandle) -> Worker:
         """Build or resume everything (C).
 
         Args:
@@ -236,7 +237,7 @@ def _tracker(config: Config, rank: int, start_step: int) -> Tracker:
     )
 
 
-def _ledger(config: Config, rank: int, start_step: int) -> Any:
+def _ledger(config: Config, rank: int, start_step: int) -> Ledger | None:
     return Ledger(config.run_dir / "ledger", next_step=start_step) if rank == 0 else None
 
 
