@@ -18,7 +18,7 @@ from tiny_models import build_qwen3
 
 from mupo_ray.demo.tiny_model import build_tiny_model
 from mupo_ray.errors import CheckpointError
-from mupo_ray.train import checkpoint
+from mupo_ray.runs.folder import latest_complete, verify
 
 WORKER = Path(__file__).with_name("update_worker.py")
 Result = dict[str, Any]
@@ -232,25 +232,25 @@ def test_missing_shard_is_named_and_passed_over(
         state_file = run / f"step_{step:06d}" / "state.json"
         state_file.write_text(json.dumps(json.loads(state_file.read_text()) | {"step": step}))
     newest = run / "step_000002"
-    assert checkpoint.latest_complete(run) == newest
+    assert latest_complete(run) == newest
 
     (shard, _) = sorted(newest.rglob("*_optim_states.pt"))
     content = shard.read_bytes()
     shard.unlink()
     with pytest.raises(CheckpointError, match=f"optimizer shard trainer/{shard.name} is missing"):
-        checkpoint.verify(newest)
-    assert checkpoint.latest_complete(run) == run / "step_000001"
+        verify(newest)
+    assert latest_complete(run) == run / "step_000001"
     assert "optimizer shard" in caplog.text
 
     shard.write_bytes(content[:-1])
     with pytest.raises(CheckpointError, match=f"has {len(content) - 1} bytes instead of"):
-        checkpoint.verify(newest)
+        verify(newest)
     shard.write_bytes(content)
-    assert checkpoint.verify(newest).step == 2
+    assert verify(newest).step == 2
 
     (newest / "state.json").unlink()
     with pytest.raises(CheckpointError, match="written last"):
-        checkpoint.verify(newest)
+        verify(newest)
 
 
 def test_other_zero_stage_is_refused(two: Result) -> None:
