@@ -7,9 +7,10 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from mupo_ray.methods.base import accuracy_of
+from mupo_ray.methods.base import Method, accuracy_of
 from mupo_ray.methods.extension import Extension, ExtensionConfig
-from mupo_ray.settings.sections import NonNegativeFloat, Sections
+from mupo_ray.methods.mupo import Mupo, MupoConfig
+from mupo_ray.settings.sections import MethodConfig, NonNegativeFloat, Sections
 from mupo_ray.types import Cohort, Metric, Tokens
 
 
@@ -69,6 +70,32 @@ class Bonus(Extension[BonusConfig]):
 
     def further_parts(self, cohort: Cohort, step: int) -> dict[str, np.ndarray]:
         return {"bonus": self.settings.bonus * accuracy_of(cohort)}
+
+
+class Quiet(Doubt):
+    """Of another class's section."""
+
+
+class OpenMupoConfig(MupoConfig):
+    """MUPO's fields, for methods of other names."""
+
+    name: str = ""
+
+
+class SharesSection(Mupo):
+    """Of a section that one of the package's methods stands behind."""
+
+    Config = OpenMupoConfig
+
+
+class Bare(Method[MethodConfig]):
+    """Without a section of its own."""
+
+
+class NamesakeOfMupo(Mupo):
+    """Takes MUPO's own section, and must not take its place."""
+
+    Config = MupoConfig
 
 
 class NoMethod:

@@ -55,7 +55,8 @@ class Method(Generic[Settings]):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "Config" in cls.__dict__:
+        # Its first owner's: a class that shares a section of the package must not take its place.
+        if "Config" in cls.__dict__ and "method_class" not in cls.Config.__dict__:
             cls.Config.method_class = cls
 
     def __init__(self, settings: Settings, config: Sections) -> None:
@@ -200,6 +201,7 @@ def make_method(config: Sections) -> Method[Any]:
 
 
 def build(settings: MethodConfig, config: Sections) -> Method[Any]:
-    """The method of a section."""
-    method: Method[Any] = settings.method_class(settings, config)
-    return method
+    """The method of a section: the class that its name says, where that is one of your own."""
+    is_own = ":" in settings.name
+    kind: type[Method[Any]] = load_class(settings.name, Method) if is_own else settings.method_class
+    return kind(settings, config)

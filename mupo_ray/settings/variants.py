@@ -85,13 +85,14 @@ def load_class(name: str, base: type[Any]) -> type[Any]:
     loaded = getattr(module, class_name, None)
     if not isinstance(loaded, type) or not issubclass(loaded, base):
         got = "no such name" if loaded is None else f"{loaded!r}"
-        classes = {k: v for k, v in vars(module).items() if isinstance(v, type)}
-        fitting = [name for name, kind in classes.items() if issubclass(kind, base)]
+        classes = [v for v in vars(module).values() if isinstance(v, type)]
+        own = [kind for kind in classes if kind.__module__ == module_name]
+        fitting = [kind.__name__ for kind in own if issubclass(kind, base)]
         near = difflib.get_close_matches(class_name, fitting, n=1)
         right = (
             f"did you mean {module_name}:{near[0]}?"
             if near
-            else (f"should be a subclass of {base.__module__}.{base.__name__}")
+            else f"should be a subclass of {base.__module__}.{base.__name__}"
         )
         raise ConfigError(f"module {module_name} has {got} for {class_name}; {right}")
     return loaded

@@ -212,16 +212,15 @@ def open_session(config: Config, services: Services | None = None) -> Iterator[S
     try:
         with _serving(config, plan, services, board):
             session = Session(config, board, plan)
+            end = session.close
             try:
                 yield session
             except (KeyboardInterrupt, SystemExit):
                 # Who ends the driver does not wait for the run; its workers go with the board.
-                session.abandon()
+                end = session.abandon
                 raise
-            except BaseException:
-                session.close()
-                raise
-            session.close()
+            finally:
+                end()
     finally:
         ray.kill(board)
 

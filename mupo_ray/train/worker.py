@@ -103,7 +103,7 @@ class Worker:
         services = wait_for_services(board, config.rollout.start_timeout_s)
         channel = make_channel(config, services, rank)
         # Opening the record cuts it back to the step that the run resumes from.
-        tracker = _tracker(config, rank, start_step)
+        tracker = _tracker(config, method, rank, start_step)
         collapse: CollapseWatch = from_rank_zero(_collapse_watch(config) if rank == 0 else None)
         stream = PromptStream(
             open_table(config.data.train),
@@ -223,7 +223,7 @@ def _card(config: Config) -> Card | None:
     return Card(node_id=context.get_node_id(), gpu=context.get_accelerator_ids()["GPU"][0])
 
 
-def _tracker(config: Config, rank: int, start_step: int) -> Tracker:
+def _tracker(config: Config, method: Method[Any], rank: int, start_step: int) -> Tracker:
     if rank != 0:
         return _Silent()
     return open_trackers(
@@ -233,7 +233,7 @@ def _tracker(config: Config, rank: int, start_step: int) -> Tracker:
         run_name=config.run.name,
         config=config.model_dump(mode="json"),
         resume_after=start_step if start_step > 0 else -1,
-        own=make_method(config).metrics_declared,
+        own=method.metrics_declared,
     )
 
 

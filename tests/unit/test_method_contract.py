@@ -150,6 +150,13 @@ def test_an_extension_leaves_to_its_base_what_it_does_not_change() -> None:
     assert over.state().keys() == {"base/diversity_factor", "steps"}
 
 
+@pytest.mark.parametrize("name", ["Quiet", "SharesSection", "Bare"])
+def test_the_class_that_is_named_is_the_one_that_is_built(name: str) -> None:
+    config = Config.model_validate({"method": {"name": f"own_methods:{name}"}})
+    assert type(make_method(config)).__name__ == name
+    assert type(make_method(Config())).__name__ == "Mupo"
+
+
 @pytest.mark.parametrize("base", BASES[:2], ids=["grpo", "mupo"])
 def test_an_extensions_part_is_one_of_its_bases_reward(base: dict[str, Any]) -> None:
     sections: dict[str, Any] = {"rollout": {"num_generations": 12}}
