@@ -212,15 +212,16 @@ def open_session(config: Config, services: Services | None = None) -> Iterator[S
     try:
         with _serving(config, plan, services, board):
             session = Session(config, board, plan)
-            end = session.close
             try:
                 yield session
             except (KeyboardInterrupt, SystemExit):
                 # Who ends the driver does not wait for the run; its workers go with the board.
-                end = session.abandon
+                session.abandon()
                 raise
-            finally:
-                end()
+            except BaseException:
+                session.close()
+                raise
+            session.close()
     finally:
         ray.kill(board)
 
